@@ -1,0 +1,1 @@
+//! The rules of ARCHITECTURE.md that a machine can check.
