@@ -1,0 +1,549 @@
+//! The loop of one run, free of I/O: an event goes in, the next phase and the effects to carry out
+//! come out. Nothing here reads a clock, a file or a model, so a test can play every path.
+//!
+//! ```text
+//!            Answered(calls)             last result
+//!   Model ────────────────────▶ Tools ─────────────────▶ Model
+//!     │ ▲                         │                        ▲
+//!     │ └──── Compacted ──── Compact ◀── no room / over ───┘
+//!     └── Answered(no calls), a guard, an interrupt ──▶ Done
+//! ```
+
+use std::collections::VecDeque;
+
+use super::guards::{Guards, Limits, Repeat};
+use super::transcript::{Call, Entry, ToolOutput};
+
+/// Where a run stands. Every state owns what it needs and nothing else.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Phase {
+    /// The model has been asked.
+    Model,
+    /// `running` was handed to the tools; `waiting` follow in order.
+    Tools {
+        running: Call,
+        waiting: VecDeque<Call>,
+    },
+    /// A summary has been asked for; `then` is what the run goes on with.
+    Compact { reason: CompactReason, then: AfterCompact },
+    /// Nothing more will happen.
+    Done(Outcome),
+}
+
+/// Why the context must shrink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CompactReason {
+    /// The next call and the summary that may follow it would not both fit.
+    OverThreshold { tokens: usize, threshold: usize },
+    /// Not even the marker of a cut result fits beside what is there.
+    NoRoomForResult { tokens: usize, threshold: usize },
+    /// The person asked for it.
+    Asked,
+}
+
+/// What a run goes on with once its context has shrunk.
+#[derive(Clone, Debug, PartialEq)]
+pub enum AfterCompact {
+    /// Ask the model again.
+    Ask,
+    /// Put this call and its whole output back behind the summary, fitted to the new room.
+    Refit {
+        call: Call,
+        output: ToolOutput,
+        waiting: VecDeque<Call>,
+    },
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// The model answered without asking for a tool.
+    Answered { text: String, cut: bool },
+    /// The person stopped it; what there was is kept.
+    Interrupted,
+    /// A guard stopped it, and says which and why.
+    Stopped { why: String },
+    /// The runtime failed more often than is worth retrying.
+    Failed { error: String },
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// The person gives the run its goal, or a follow-up.
+    Asked { text: String, tokens: usize },
+    /// The model finished its turn. `tokens` is the context's length now, this turn included.
+    Answered { answer: Answer, tokens: usize },
+    /// The runtime could not answer.
+    ModelFailed { error: String, worth_retrying: bool },
+    /// A tool finished and its output fits.
+    ToolFinished { output: ToolOutput, tokens: usize },
+    /// A tool finished; its output cannot be cut small enough for the room that is left.
+    NoRoom { output: ToolOutput, tokens: usize },
+    /// The context shrank.
+    Compacted { before: usize, after: usize },
+    /// It did not; law 11: the reason, never an empty summary.
+    CompactFailed { why: String },
+    /// Ctrl-C.
+    Interrupt { partial: Option<Answer> },
+}
+
+/// One model turn, as the parser saw it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    pub text: String,
+    pub thinking: String,
+    pub calls: Vec<Call>,
+    /// A call that could not be read: its raw text, and why.
+    pub broken: Option<(String, String)>,
+    /// The ids as sampled; they are sent again, never tokenised again.
+    pub sampled: Vec<u32>,
+    /// The reply limit cut it.
+    pub cut: bool,
+}
+
+/// What the driver must do, in order. Entries are on disk before anything acts on them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Effect {
+    Append(Entry),
+    AskModel,
+    RunTool(Call),
+    Summarise(CompactReason),
+    /// Fit this output to the room there is now and send it back as a `ToolFinished` or `NoRoom`.
+    Refit { call: Call, output: ToolOutput },
+    /// Say this to the person; the model does not see it.
+    Tell(String),
+}
+
+/// The machine: a phase and the guards that watch it.
+#[derive(Clone, Debug)]
+pub struct Machine {
+    pub phase: Phase,
+    pub guards: Guards,
+}
+
+impl Machine {
+    /// A machine at rest; its first event is [`Event::Asked`].
+    pub fn new(limits: Limits) -> Self {
+        let idle = Outcome::Answered { text: String::new(), cut: false };
+        Machine { phase: Phase::Done(idle), guards: Guards::new(limits) }
+    }
+
+    /// Takes the event, gives the machine that follows and what is to be done.
+    pub fn advance(self, event: Event) -> (Machine, Vec<Effect>) {
+        let Machine { phase, mut guards } = self;
+        let (phase, effects) = match phase {
+            Phase::Model => in_model(&mut guards, event),
+            Phase::Tools { running, waiting } => in_tools(&mut guards, running, waiting, event),
+            Phase::Compact { reason, then } => in_compact(&mut guards, reason, then, event),
+            Phase::Done(outcome) => in_done(&mut guards, outcome, event),
+        };
+        (Machine { phase, guards }, effects)
+    }
+}
+
+fn in_done(guards: &mut Guards, outcome: Outcome, event: Event) -> (Phase, Vec<Effect>) {
+    match event {
+        Event::Asked { text, tokens } => {
+            guards.begin_run();
+            let mut effects = vec![Effect::Append(Entry::User { text })];
+            let phase = ask_or_compact(guards, tokens, &mut effects);
+            (phase, effects)
+        }
+        Event::Answered { .. }
+        | Event::ModelFailed { .. }
+        | Event::ToolFinished { .. }
+        | Event::NoRoom { .. }
+        | Event::Compacted { .. }
+        | Event::CompactFailed { .. }
+        | Event::Interrupt { .. } => (Phase::Done(outcome), Vec::new()),
+    }
+}
+
+fn in_model(guards: &mut Guards, event: Event) -> (Phase, Vec<Effect>) {
+    match event {
+        Event::Answered { answer, tokens } => answered(guards, answer, tokens),
+        Event::ModelFailed { error, worth_retrying } => {
+            if worth_retrying && guards.may_retry() {
+                let tell = format!("the runtime failed and is asked again: {error}");
+                (Phase::Model, vec![Effect::Tell(tell), Effect::AskModel])
+            } else {
+                done(Outcome::Failed { error }, Vec::new())
+            }
+        }
+        Event::Interrupt { partial } => {
+            let mut effects = Vec::new();
+            if let Some(partial) = partial {
+                // Calls in an answer that was cut short were never run: they are not recorded.
+                let kept = Answer { calls: Vec::new(), ..partial };
+                effects.push(Effect::Append(assistant(&kept)));
+            }
+            done(Outcome::Interrupted, effects)
+        }
+        Event::Asked { text, .. } => {
+            // Steering while the model works: it is seen at the next step.
+            (Phase::Model, vec![Effect::Append(Entry::User { text })])
+        }
+        Event::ToolFinished { .. }
+        | Event::NoRoom { .. }
+        | Event::Compacted { .. }
+        | Event::CompactFailed { .. } => (Phase::Model, Vec::new()),
+    }
+}
+
+/// The model's turn is over: record it, then run what it asked for, correct it, or finish.
+fn answered(guards: &mut Guards, answer: Answer, tokens: usize) -> (Phase, Vec<Effect>) {
+    let mut effects = vec![Effect::Append(assistant(&answer))];
+    if let Some((raw, why)) = &answer.broken
+        && answer.calls.is_empty()
+    {
+        if !guards.may_correct() {
+            let why = format!("the model wrote {} broken tool calls in a row; the last: {why}", guards.limits.corrections_max + 1);
+            return done(Outcome::Stopped { why }, effects);
+        }
+        effects.push(Effect::Append(Entry::Correction { text: correction(raw, why, answer.cut) }));
+        let phase = ask_or_compact(guards, tokens, &mut effects);
+        return (phase, effects);
+    }
+    guards.answer_was_sound();
+    let mut calls: VecDeque<Call> = answer.calls.into();
+    let Some(first) = calls.pop_front() else {
+        return done(Outcome::Answered { text: answer.text, cut: answer.cut }, effects);
+    };
+    if let Err(why) = guards.begin_round() {
+        for call in std::iter::once(first).chain(calls) {
+            effects.push(Effect::Append(Entry::not_run(&call, &why)));
+        }
+        return done(Outcome::Stopped { why }, effects);
+    }
+    effects.push(Effect::RunTool(first.clone()));
+    (Phase::Tools { running: first, waiting: calls }, effects)
+}
+
+fn in_tools(
+    guards: &mut Guards,
+    running: Call,
+    waiting: VecDeque<Call>,
+    event: Event,
+) -> (Phase, Vec<Effect>) {
+    match event {
+        Event::ToolFinished { output, tokens } => tool_finished(guards, running, waiting, output, tokens),
+        Event::NoRoom { output, tokens } => {
+            let reason = CompactReason::NoRoomForResult { tokens, threshold: guards.limits.threshold_tokens };
+            let then = AfterCompact::Refit { call: running, output, waiting };
+            (Phase::Compact { reason, then }, vec![Effect::Summarise(reason)])
+        }
+        Event::Interrupt { .. } => {
+            let why = "cancelled by the person before it finished; what it had done until then stands";
+            let effects = std::iter::once(&running)
+                .chain(&waiting)
+                .map(|call| Effect::Append(Entry::not_run(call, why)))
+                .collect();
+            done(Outcome::Interrupted, effects)
+        }
+        Event::Asked { text, .. } => {
+            // A message may not stand between a call and its result: the driver holds it back.
+            (Phase::Tools { running, waiting }, vec![Effect::Tell(format!("queued: {text}"))])
+        }
+        Event::Answered { .. }
+        | Event::ModelFailed { .. }
+        | Event::Compacted { .. }
+        | Event::CompactFailed { .. } => (Phase::Tools { running, waiting }, Vec::new()),
+    }
+}
+
+fn tool_finished(
+    guards: &mut Guards,
+    running: Call,
+    mut waiting: VecDeque<Call>,
+    output: ToolOutput,
+    tokens: usize,
+) -> (Phase, Vec<Effect>) {
+    let repeat = guards.saw(&running, &output.text);
+    let mut effects = vec![Effect::Append(Entry::result(&running, output))];
+    match repeat {
+        Repeat::No => {}
+        Repeat::Warn { times } => effects.push(Effect::Tell(format!(
+            "`{}` was called {times} times with the same arguments and gave the same result",
+            running.name
+        ))),
+        Repeat::Stop { times } => {
+            let why = format!(
+                "`{}` was called {times} times in a row with the same arguments and the same result",
+                running.name
+            );
+            effects.extend(waiting.iter().map(|call| Effect::Append(Entry::not_run(call, &why))));
+            return done(Outcome::Stopped { why }, effects);
+        }
+    }
+    if let Some(next) = waiting.pop_front() {
+        effects.push(Effect::RunTool(next.clone()));
+        return (Phase::Tools { running: next, waiting }, effects);
+    }
+    let phase = ask_or_compact(guards, tokens, &mut effects);
+    (phase, effects)
+}
+
+fn in_compact(
+    guards: &mut Guards,
+    reason: CompactReason,
+    then: AfterCompact,
+    event: Event,
+) -> (Phase, Vec<Effect>) {
+    match event {
+        Event::Compacted { before, after } => {
+            if let Err(why) = guards.compacted(before, after) {
+                return abandon(then, Outcome::Stopped { why });
+            }
+            let tell = Effect::Tell(format!("context compacted: {before} → {after} tokens"));
+            match then {
+                AfterCompact::Ask => (Phase::Model, vec![tell, Effect::AskModel]),
+                AfterCompact::Refit { call, output, waiting } => {
+                    let refit = Effect::Refit { call: call.clone(), output };
+                    (Phase::Tools { running: call, waiting }, vec![tell, refit])
+                }
+            }
+        }
+        Event::CompactFailed { why } => {
+            abandon(then, Outcome::Stopped { why: format!("compaction failed: {why}") })
+        }
+        Event::ModelFailed { error, .. } => abandon(then, Outcome::Failed { error }),
+        Event::Interrupt { .. } => abandon(then, Outcome::Interrupted),
+        Event::Asked { text, .. } => {
+            (Phase::Compact { reason, then }, vec![Effect::Tell(format!("queued: {text}"))])
+        }
+        Event::Answered { .. } | Event::ToolFinished { .. } | Event::NoRoom { .. } => {
+            (Phase::Compact { reason, then }, Vec::new())
+        }
+    }
+}
+
+/// Ends a run in the middle of a compaction; a call that was waiting for room keeps a result.
+fn abandon(then: AfterCompact, outcome: Outcome) -> (Phase, Vec<Effect>) {
+    let effects = match then {
+        AfterCompact::Ask => Vec::new(),
+        AfterCompact::Refit { call, waiting, .. } => std::iter::once(&call)
+            .chain(&waiting)
+            .map(|call| Effect::Append(Entry::not_run(call, "its result did not fit and the context could not be shrunk")))
+            .collect(),
+    };
+    done(outcome, effects)
+}
+
+fn ask_or_compact(guards: &Guards, tokens: usize, effects: &mut Vec<Effect>) -> Phase {
+    let threshold = guards.limits.threshold_tokens;
+    if tokens > threshold {
+        let reason = CompactReason::OverThreshold { tokens, threshold };
+        effects.push(Effect::Summarise(reason));
+        Phase::Compact { reason, then: AfterCompact::Ask }
+    } else {
+        effects.push(Effect::AskModel);
+        Phase::Model
+    }
+}
+
+fn done(outcome: Outcome, mut effects: Vec<Effect>) -> (Phase, Vec<Effect>) {
+    effects.push(Effect::Append(Entry::End { outcome: outcome.describe() }));
+    (Phase::Done(outcome), effects)
+}
+
+fn assistant(answer: &Answer) -> Entry {
+    Entry::Assistant {
+        text: answer.text.clone(),
+        thinking: answer.thinking.clone(),
+        calls: answer.calls.clone(),
+        sampled: answer.sampled.clone(),
+        cut: answer.cut,
+    }
+}
+
+fn correction(raw: &str, why: &str, cut: bool) -> String {
+    let cause = if cut {
+        "The reply limit cut your tool call before its end. Make the call smaller, for example by writing the file in parts."
+    } else {
+        "Your tool call could not be read and nothing was run."
+    };
+    let shown: String = raw.chars().take(200).collect();
+    format!("{cause} The reason: {why}. It began: {shown:?}. Send the call again as one well-formed JSON object with \"name\" and \"arguments\".")
+}
+
+impl Outcome {
+    /// One line for the transcript and the person.
+    pub fn describe(&self) -> String {
+        match self {
+            Outcome::Answered { cut: false, .. } => "answered".into(),
+            Outcome::Answered { cut: true, .. } => "answered; the reply limit cut the answer".into(),
+            Outcome::Interrupted => "interrupted".into(),
+            Outcome::Stopped { why } => format!("stopped: {why}"),
+            Outcome::Failed { error } => format!("failed: {error}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(id: &str) -> Call {
+        Call { id: id.into(), name: "bash".into(), arguments: format!("{{\"command\":\"{id}\"}}") }
+    }
+
+    fn output(text: &str) -> ToolOutput {
+        ToolOutput { text: text.into(), ok: true, artifact: None }
+    }
+
+    fn says(text: &str, calls: &[&str]) -> Event {
+        let calls = calls.iter().map(|id| call(id)).collect();
+        Event::Answered { answer: Answer { text: text.into(), calls, ..Answer::default() }, tokens: 10 }
+    }
+
+    fn gives(text: &str) -> Event {
+        Event::ToolFinished { output: output(text), tokens: 10 }
+    }
+
+    fn asks() -> Event {
+        Event::Asked { text: "goal".into(), tokens: 10 }
+    }
+
+    /// Plays events; gives the machine and a short trace of what it wanted done.
+    fn play(events: impl IntoIterator<Item = Event>) -> (Machine, Vec<String>) {
+        let mut machine = Machine::new(Limits::with_threshold(100));
+        let mut trace = Vec::new();
+        for event in events {
+            let (next, effects) = machine.advance(event);
+            machine = next;
+            trace.extend(effects.iter().map(short));
+        }
+        (machine, trace)
+    }
+
+    fn short(effect: &Effect) -> String {
+        match effect {
+            Effect::Append(Entry::User { .. }) => "+user".into(),
+            Effect::Append(Entry::Assistant { calls, .. }) => format!("+assistant({})", calls.len()),
+            Effect::Append(Entry::ToolResult { call, output, .. }) => {
+                format!("+result({call},{})", if output.text.starts_with("[not run") { "not run" } else { "ran" })
+            }
+            Effect::Append(Entry::Correction { .. }) => "+correction".into(),
+            Effect::Append(Entry::End { outcome }) => format!("+end({})", outcome.split(':').next().unwrap_or_default()),
+            Effect::Append(entry) => panic!("the machine does not write {entry:?}"),
+            Effect::AskModel => "ask".into(),
+            Effect::RunTool(call) => format!("run({})", call.id),
+            Effect::Summarise(_) => "summarise".into(),
+            Effect::Refit { call, .. } => format!("refit({})", call.id),
+            Effect::Tell(_) => "tell".into(),
+        }
+    }
+
+    #[test]
+    fn runs_are_played_as_written() {
+        let over = |text: &str| Event::ToolFinished { output: output(text), tokens: 101 };
+        let shrank = Event::Compacted { before: 101, after: 40 };
+        let broken = || Event::Answered {
+            answer: Answer { broken: Some(("{\"na".into(), "unexpected end".into())), cut: true, ..Answer::default() },
+            tokens: 10,
+        };
+        let fails = |worth| Event::ModelFailed { error: "no".into(), worth_retrying: worth };
+        let cases: Vec<(&str, Vec<Event>, &str)> = vec![
+            ("a plain answer", vec![asks(), says("hi", &[])], "+user ask +assistant(0) +end(answered)"),
+            (
+                "two calls run in order, then the model again",
+                vec![asks(), says("", &["a", "b"]), gives("1"), gives("2"), says("done", &[])],
+                "+user ask +assistant(2) run(a) +result(a,ran) run(b) +result(b,ran) ask +assistant(0) +end(answered)",
+            ),
+            (
+                "over the threshold: compact, then ask",
+                vec![asks(), says("", &["a"]), over("1"), shrank.clone(), says("done", &[])],
+                "+user ask +assistant(1) run(a) +result(a,ran) summarise tell ask +assistant(0) +end(answered)",
+            ),
+            (
+                "no room for a result: compact, put it back, go on with the next call",
+                vec![
+                    asks(),
+                    says("", &["a", "b"]),
+                    Event::NoRoom { output: output("long"), tokens: 99 },
+                    shrank.clone(),
+                    gives("fitted"),
+                ],
+                "+user ask +assistant(2) run(a) summarise tell refit(a) +result(a,ran) run(b)",
+            ),
+            (
+                "a failed compaction stops, and the waiting call keeps a result",
+                vec![
+                    asks(),
+                    says("", &["a", "b"]),
+                    Event::NoRoom { output: output("long"), tokens: 99 },
+                    Event::CompactFailed { why: "empty".into() },
+                ],
+                "+user ask +assistant(2) run(a) summarise +result(a,not run) +result(b,not run) +end(stopped)",
+            ),
+            (
+                "a broken call is corrected twice, then the run stops",
+                vec![asks(), broken(), broken(), broken()],
+                "+user ask +assistant(0) +correction ask +assistant(0) +correction ask +assistant(0) +end(stopped)",
+            ),
+            (
+                "the runtime is asked again twice, then the run fails",
+                vec![asks(), fails(true), fails(true), fails(true)],
+                "+user ask tell ask tell ask +end(failed)",
+            ),
+            ("no retry where none helps", vec![asks(), fails(false)], "+user ask +end(failed)"),
+            (
+                "an interrupt in the tools leaves one result a call",
+                vec![asks(), says("", &["a", "b"]), Event::Interrupt { partial: None }],
+                "+user ask +assistant(2) run(a) +result(a,not run) +result(b,not run) +end(interrupted)",
+            ),
+            (
+                "an interrupt in the answer keeps its text and none of its calls",
+                vec![
+                    asks(),
+                    Event::Interrupt {
+                        partial: Some(Answer { text: "half".into(), calls: vec![call("a")], ..Answer::default() }),
+                    },
+                ],
+                "+user ask +assistant(0) +end(interrupted)",
+            ),
+        ];
+        for (story, events, expected) in cases {
+            let (_, trace) = play(events);
+            assert_eq!(trace.join(" "), expected, "{story}");
+        }
+    }
+
+    /// A model that reads the same file for ever ran until the window was full.
+    #[test]
+    fn the_same_call_with_the_same_result_stops() {
+        let mut events = vec![asks()];
+        for _ in 0..20 {
+            events.extend([says("", &["a"]), gives("same")]);
+        }
+        let (machine, trace) = play(events);
+        let Phase::Done(Outcome::Stopped { why }) = machine.phase else { panic!("stopped") };
+        assert!(why.contains("same result"), "{why}");
+        let runs = trace.iter().filter(|t| *t == "run(a)").count();
+        assert_eq!(runs, crate::limits::REPEATS_STOP);
+    }
+
+    #[test]
+    fn rounds_are_limited_and_every_call_has_a_result() {
+        let mut events = vec![asks()];
+        for round in 0..crate::limits::TOOL_ROUNDS_MAX + 1 {
+            events.extend([says("", &["a", "b"]), gives(&format!("{round}")), gives("b")]);
+        }
+        let (machine, trace) = play(events);
+        assert!(matches!(machine.phase, Phase::Done(Outcome::Stopped { .. })));
+        let calls = trace.iter().filter(|t| *t == "+assistant(2)").count() * 2;
+        let results = trace.iter().filter(|t| t.starts_with("+result")).count();
+        assert_eq!(calls, results);
+    }
+
+    /// Law 11: the second compaction in a row that frees too little ends the run, with the numbers.
+    #[test]
+    fn a_compaction_that_frees_nothing_twice_stops() {
+        let over = || Event::ToolFinished { output: output("x"), tokens: 101 };
+        let barely = || Event::Compacted { before: 101, after: 99 };
+        let (machine, _) = play([asks(), says("", &["a"]), over(), barely(), says("", &["b"]), over(), barely()]);
+        let Phase::Done(Outcome::Stopped { why }) = machine.phase else { panic!("stopped") };
+        assert!(why.contains("101") && why.contains("99"), "{why}");
+    }
+}
