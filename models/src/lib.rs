@@ -1,1 +1,1 @@
-
+pub use kernels::Blame;
