@@ -1,5 +1,39 @@
 //! Arithmetic. Knows shapes and bytes; no model, no text, no I/O.
+//!
+//! Numerics v1: every output element is reduced in one fixed order, whatever is
+//! computed beside it. A row has the same bits alone or among 512, on one
+//! thread or many, on AVX-512, AVX2 or plain code. [`plain`] defines the order.
 
+mod aligned;
+mod attention;
 mod blame;
+mod error;
+mod isa;
+mod kv;
+pub mod limits;
+pub mod math;
+mod matmul;
+pub mod plain;
+mod pool;
+mod quant;
+mod rope;
+mod rows;
+mod scratch;
+mod weight;
 
+pub use attention::{AttnShape, attention};
 pub use blame::Blame;
+pub use error::Error;
+pub use isa::{KernelPath, kernel_path};
+pub use kv::{KvArena, KvShape, KvType, SeqSpan, append_kv};
+pub use limits::BLOCK_TOKENS;
+pub use matmul::{matmul, matmul_each};
+pub use pool::ThreadPool;
+pub use quant::{WeightType, dequantise};
+pub use rope::{RopeSpec, RopeStyle, RopeTable, rope};
+pub use rows::{add, add_bias, argmax, rms_norm, silu_mul, softmax};
+pub use scratch::Scratch;
+pub use weight::{MatrixShape, Weight};
+
+/// Version of the arithmetic; part of a model's identity.
+pub const NUMERICS_VERSION: u32 = 1;

@@ -1,0 +1,47 @@
+//! Every limit of this crate, with its reason.
+
+/// Positions in one KV block: the unit of allocation, sharing and copying. 32
+/// f16 values are one cache line, so a row of transposed K is one line.
+pub const BLOCK_TOKENS: usize = 32;
+
+/// KV blocks in one attention tile. Softmax runs whole over a tile; tiles are
+/// merged in order. 128 positions keep the merge under 2% of a tile's work and
+/// still give two threads something to share from the second tile on.
+pub const TILE_BLOCKS: usize = 4;
+
+/// Positions in one attention tile.
+pub const TILE_TOKENS: usize = TILE_BLOCKS * BLOCK_TOKENS;
+
+/// Output rows of a weight that are interleaved: one per 32-bit lane of a
+/// 512-bit register.
+pub const TILE_ROWS: usize = 16;
+
+/// Columns that share one activation scale.
+pub const QUANT_COLS: usize = 32;
+
+/// Most threads of a pool. Above this a fork-join costs more than it brings on
+/// any machine this has been run on; the bound also keeps the slots small.
+pub const THREADS_MAX: usize = 256;
+
+/// Largest head dimension attention accepts (Gemma uses 256). The accumulators
+/// of one query row live on the worker's stack.
+pub const HEAD_DIM_MAX: usize = 512;
+
+/// Activation blocks whose largest magnitude is below this are rounded to zero:
+/// its reciprocal would overflow.
+pub const AMAX_MIN: f32 = 1e-30;
+
+const _: () = assert!(TILE_TOKENS.is_multiple_of(16));
+const _: () = assert!(QUANT_COLS == 2 * TILE_ROWS);
+// The exact-integer rule of the 16-column types: 2 sub-blocks of 16 products of
+// a 6-bit weight, an 8-bit activation and an 8-bit scale fit the 24-bit
+// significand of f32, so a float sum of them is exact in any order.
+const SUM16_MAX: i32 = 2 * 16 * 32 * 127 * 128;
+const _: () = assert!(SUM16_MAX < 1 << 24);
+
+/// Times a waiting thread spins before it yields: 10 to 40 microseconds, longer than the
+/// gaps between the kernels of one layer.
+pub const SPINS_MAX: u32 = 400;
+
+/// Times a waiting worker yields before it parks: about 0.1 ms, longer than sampling.
+pub const YIELDS_MAX: u32 = 200;
