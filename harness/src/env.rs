@@ -131,7 +131,14 @@ mod tests {
 
     #[test]
     fn places() {
-        let cases: &[(&[(&str, &str)], &str, &str, &str)] = &[
+        /// Variables; the cache's, the data's and the hub's place.
+        type Case = (
+            &'static [(&'static str, &'static str)],
+            &'static str,
+            &'static str,
+            &'static str,
+        );
+        let cases: &[Case] = &[
             (
                 &[("HOME", "/h")],
                 "/h/.cache/ostler",

@@ -172,7 +172,13 @@ mod tests {
 
     #[test]
     fn selection() {
-        let cases: &[(&[&str], Pick, Result<&[&str], &str>)] = &[
+        /// Files, what is asked for, what is chosen.
+        type Case = (
+            &'static [&'static str],
+            Pick,
+            Result<&'static [&'static str], &'static str>,
+        );
+        let cases: &[Case] = &[
             (
                 &["m-Q8_0.gguf", "m-Q4_K_M.gguf", "README.md"],
                 Pick::Any,
