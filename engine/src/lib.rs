@@ -1,2 +1,17 @@
 #![forbid(unsafe_code)]
-pub use models::Blame;
+//! Tokens in, tokens out: block pool, prefix tree, scheduler, sampler, grammar masks.
+//! The engine never sees text; it knows token ids, piece marks and the bytes of each token.
+
+mod error;
+mod keys;
+mod piece;
+mod prompt;
+mod report;
+mod vocab;
+
+pub use error::{Blame, Error, PieceTokens, Result};
+pub use keys::{BlockKey, ChainKey, Fingerprint, Salt, text_hash};
+pub use piece::{Layer, Piece};
+pub use prompt::Prompt;
+pub use report::{Between, Break, PieceUse, Plan, Report, Source, Why};
+pub use vocab::TokenBytes;
