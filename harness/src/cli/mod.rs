@@ -1,6 +1,66 @@
-use crate::env::Env;
-use crate::error::Result;
+//! The commands. Each parses its arguments into valid types, does one thing, and returns what to exit with.
+//!
+//! What a command computes goes to stdout; figures, notes and progress go to stderr.
+
+mod args;
+mod models;
+mod output;
+
 use std::ffi::OsString;
-pub fn main(env: Result<Env>, _args: impl IntoIterator<Item = OsString>) -> u8 {
-    env.map_or_else(|error| error.exit_code(), |_| 0)
+use std::io::Write;
+
+use clap::Parser;
+
+use crate::env::Env;
+use crate::error::{Error, Result};
+use args::{Cli, Command};
+use output::Out;
+
+/// How a command ended that did not fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    Done,
+    /// Ctrl-C; what there was of an answer has been printed.
+    Interrupted,
+}
+
+/// Runs the command line and returns the exit code (`ostler --help` lists them).
+pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
+    let cli = match Cli::try_parse_from(args) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to stdout and are no failure. A closed stdout is none either.
+            let _ = error.print();
+            return u8::try_from(error.exit_code()).unwrap_or(2);
+        }
+    };
+    match env.and_then(|env| run(&env, cli)) {
+        Ok(Exit::Done) => 0,
+        Ok(Exit::Interrupted) => crate::error::EXIT_INTERRUPTED,
+        Err(Error::OutputClosed) => 0,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "ostler: {error}");
+            error.exit_code()
+        }
+    }
+}
+
+fn run(env: &Env, cli: Cli) -> Result<Exit> {
+    let mut out = Out::stdout(env);
+    match cli.command {
+        Some(Command::Pull(args)) => models::pull(env, &args, &mut out),
+        Some(Command::List(args)) => models::list(env, &args, &mut out),
+        Some(Command::Rm(args)) => models::rm(env, &args, &mut out),
+        None => Ok(Exit::Done),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
 }
