@@ -1,0 +1,16 @@
+//! The agent: a loop free of I/O, the transcript it writes, and the driver that carries effects out.
+//!
+//! Read in this order: [`machine`] (the loop), [`transcript`] and [`view`] (what is kept, what the
+//! model sees), [`driver`] (how effects become calls), then the rest.
+
+pub mod budget;
+pub mod compact;
+pub mod driver;
+pub mod guards;
+pub mod machine;
+pub mod pieces;
+pub mod prompt;
+pub mod runtime;
+pub mod session;
+pub mod transcript;
+pub mod view;
