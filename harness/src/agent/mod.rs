@@ -13,4 +13,5 @@ pub mod prompt;
 pub mod runtime;
 pub mod session;
 pub mod transcript;
+pub mod transcript_tool;
 pub mod view;

@@ -1,0 +1,399 @@
+//! Carries out what the machine asks for: appends to the session, asks the runtime, runs tools,
+//! summarises. It decides nothing that the machine decides.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::budget::Budget;
+use super::compact::{self, Cut};
+use super::guards::Limits;
+use super::machine::{Answer, CompactReason, Effect, Event, Machine, Outcome, Phase};
+use super::pieces::Frozen;
+use super::prompt;
+use super::runtime::{Ask, Reply, Runtime, Streamed};
+use super::session::Session;
+use super::transcript::{Call, Entry, ToolOutput};
+use super::transcript_tool;
+use super::view::{Turn, View};
+use crate::error::Error;
+use crate::tools::{Asker, Bounded, Caps, Policy, ToolBox, ToolCall, ToolSpec};
+
+/// What a person sees of a run.
+pub trait Watch {
+    fn streamed(&mut self, what: &Streamed);
+    fn call_begins(&mut self, call: &Call);
+    fn call_ended(&mut self, call: &Call, output: &ToolOutput);
+    fn step_ended(&mut self, reply: &Reply);
+    fn told(&mut self, text: &str);
+}
+
+/// What a run is given.
+pub struct Setup {
+    pub workspace: PathBuf,
+    /// Words of the user's own behind the built-in instructions.
+    pub instructions: Option<String>,
+    pub rounds_max: Option<usize>,
+}
+
+/// An agent at work on one session.
+pub struct Agent<'a> {
+    runtime: &'a mut dyn Runtime,
+    tools: &'a mut ToolBox,
+    policy: Policy,
+    asker: &'a mut dyn Asker,
+    watch: &'a mut dyn Watch,
+    cancel: &'a AtomicBool,
+    session: Session,
+    setup: Setup,
+    budget: Budget,
+    frozen: Frozen,
+    specs: Vec<ToolSpec>,
+    machine: Option<Machine>,
+    /// The last full output, kept until it is recorded: a refit starts from the whole.
+    last_output: Option<Bounded>,
+    calls_made: u64,
+}
+
+/// The hands an agent works with; apart from the session, which it owns.
+pub struct Hands<'a> {
+    pub runtime: &'a mut dyn Runtime,
+    pub tools: &'a mut ToolBox,
+    pub policy: Policy,
+    pub asker: &'a mut dyn Asker,
+    pub watch: &'a mut dyn Watch,
+    pub cancel: &'a AtomicBool,
+}
+
+impl<'a> Agent<'a> {
+    /// An agent on a new or resumed session. Refuses fixed pieces that exceed their budget.
+    pub fn new(hands: Hands<'a>, mut session: Session, setup: Setup) -> Result<Agent<'a>, Error> {
+        let budget = Budget::for_window(hands.runtime.window())?;
+        let mut specs = hands.tools.specs();
+        specs.push(transcript_tool::spec());
+        specs.sort_by(|a, b| a.name.cmp(b.name));
+        let now = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
+        let frozen = match Frozen::replay(session.records().iter().map(|r| &r.entry)) {
+            Some(frozen) => frozen,
+            None => {
+                session.append(Entry::Opened {
+                    version: SESSION_VERSION,
+                    model: hands.runtime.model().to_owned(),
+                    workspace: setup.workspace.display().to_string(),
+                    sections: now.clone(),
+                })?;
+                Frozen::new(now)
+            }
+        };
+        let mut limits = Limits::with_threshold(budget.threshold());
+        if let Some(rounds) = setup.rounds_max {
+            limits.rounds_max = rounds;
+        }
+        let agent = Agent {
+            calls_made: session.records().len() as u64,
+            runtime: hands.runtime,
+            tools: hands.tools,
+            policy: hands.policy,
+            asker: hands.asker,
+            watch: hands.watch,
+            cancel: hands.cancel,
+            session,
+            setup,
+            budget,
+            frozen,
+            specs,
+            machine: Some(Machine::new(limits)),
+            last_output: None,
+        };
+        agent.check_fixed()?;
+        Ok(agent)
+    }
+
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    pub fn specs(&self) -> &[ToolSpec] {
+        &self.specs
+    }
+
+    /// Works on `goal` until the run is done.
+    pub fn run(&mut self, goal: &str) -> Result<Outcome, Error> {
+        self.note_changes()?;
+        let tokens = self.measure()? + self.runtime.count(goal);
+        let mut event = Some(Event::Asked { text: goal.to_owned(), tokens });
+        while let Some(now) = event.take() {
+            let machine = self.machine.take().expect("put back below");
+            let (machine, effects) = machine.advance(now);
+            self.machine = Some(machine);
+            for effect in effects {
+                event = self.carry_out(effect)?.or(event);
+            }
+        }
+        match &self.machine.as_ref().expect("put back above").phase {
+            Phase::Done(outcome) => Ok(outcome.clone()),
+            Phase::Model | Phase::Tools { .. } | Phase::Compact { .. } => {
+                Err(Error::bug("the run stopped in the middle: no effect gave an event"))
+            }
+        }
+    }
+
+    /// At most one effect of a step gives the next event.
+    fn carry_out(&mut self, effect: Effect) -> Result<Option<Event>, Error> {
+        match effect {
+            Effect::Append(entry) => {
+                self.session.append(entry)?;
+                Ok(None)
+            }
+            Effect::Tell(text) => {
+                self.watch.told(&text);
+                Ok(None)
+            }
+            Effect::AskModel => self.ask_model().map(Some),
+            Effect::RunTool(call) => self.run_tool(&call).map(Some),
+            Effect::Refit { call, output } => self.fit(&call, output).map(Some),
+            Effect::Summarise(reason) => self.summarise(reason).map(Some),
+        }
+    }
+
+    fn ask_model(&mut self) -> Result<Event, Error> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Ok(Event::Interrupt { partial: None });
+        }
+        let view = View::of(self.session.records());
+        let ask = Ask {
+            view: &view,
+            tools: &self.specs,
+            reply_max: self.budget.reply,
+            may_call: true,
+            cancel: self.cancel,
+        };
+        let reply = match self.runtime.ask(&ask, &mut |what| self.watch.streamed(&what)) {
+            Ok(reply) => reply,
+            Err(failed) => {
+                return Ok(Event::ModelFailed {
+                    error: failed.error.to_string(),
+                    worth_retrying: failed.worth_retrying,
+                });
+            }
+        };
+        self.record_step(&reply)?;
+        self.watch.step_ended(&reply);
+        if reply.interrupted {
+            return Ok(Event::Interrupt { partial: Some(reply.answer) });
+        }
+        let tokens = reply.tokens;
+        Ok(Event::Answered { answer: self.with_call_ids(reply.answer), tokens })
+    }
+
+    /// Call ids are ours: unique in the session, and the same whatever a model or server calls them.
+    fn with_call_ids(&mut self, mut answer: Answer) -> Answer {
+        for call in &mut answer.calls {
+            call.id = self.next_call_id();
+        }
+        answer
+    }
+
+    fn next_call_id(&mut self) -> String {
+        self.calls_made += 1;
+        format!("call{:05}", self.calls_made)
+    }
+
+    fn run_tool(&mut self, call: &Call) -> Result<Event, Error> {
+        self.watch.call_begins(call);
+        self.last_output = None;
+        let output = if call.name == transcript_tool::NAME {
+            transcript_tool::run(self.session.records(), &call.arguments)
+        } else {
+            self.run_in_toolbox(call)
+        };
+        if self.cancel.load(Ordering::Relaxed) {
+            return Ok(Event::Interrupt { partial: None });
+        }
+        self.fit(call, output)
+    }
+
+    fn run_in_toolbox(&mut self, call: &Call) -> ToolOutput {
+        let wanted = ToolCall { id: call.id.clone(), name: call.name.clone(), arguments: call.arguments.clone() };
+        let refused = |text: String| ToolOutput { text, ok: false, artifact: None };
+        let parsed = match self.tools.parse(&wanted) {
+            Ok(parsed) => parsed,
+            Err(bad) => return refused(bad.to_string()),
+        };
+        let approved = match self.tools.gate(parsed, &mut self.policy, self.asker) {
+            Ok(approved) => approved,
+            Err(denied) => return refused(denied.0),
+        };
+        let result = self.tools.run(&approved, self.cancel);
+        let output = ToolOutput {
+            text: result.text.text().to_owned(),
+            ok: result.ok,
+            artifact: result.artifact.map(|id| id.to_string()),
+        };
+        self.last_output = Some(result.text);
+        output
+    }
+
+    /// Fits an output to what the next request can hold, or says that there is no room.
+    fn fit(&mut self, call: &Call, mut output: ToolOutput) -> Result<Event, Error> {
+        let tokens = self.measure()?;
+        let need = self.runtime.count(&output.text);
+        if let Some(room) = self.budget.result_room(tokens) {
+            if need > room {
+                let whole = match self.last_output.take() {
+                    Some(whole) => whole,
+                    None => self.tools.bound_text(&output.text),
+                };
+                let caps = Caps::for_window(self.budget.window).within(room);
+                match whole.fit(caps, &*self.tools.counter()) {
+                    Ok(fitted) => output.text = fitted.text().to_owned(),
+                    Err(_) => {
+                        self.last_output = Some(whole);
+                        return Ok(Event::NoRoom { output, tokens });
+                    }
+                }
+            }
+        } else if tokens + need > self.budget.threshold() {
+            return Ok(Event::NoRoom { output, tokens });
+        }
+        self.watch.call_ended(call, &output);
+        let tokens = tokens + self.runtime.count(&output.text);
+        Ok(Event::ToolFinished { output, tokens })
+    }
+
+    /// Asks the same model for a letter to its successor, as one more message on the warm prefix.
+    fn summarise(&mut self, reason: CompactReason) -> Result<Event, Error> {
+        let before = self.measure()?;
+        let mut view = View::of(self.session.records());
+        drop_unanswered_calls(&mut view);
+        view.turns.push(Turn::User { text: compact::INSTRUCTION.into() });
+        let ask = Ask {
+            view: &view,
+            tools: &self.specs,
+            reply_max: self.budget.summary,
+            may_call: false,
+            cancel: self.cancel,
+        };
+        self.watch.told(&format!("compacting: {}", reason.describe()));
+        let reply = match self.runtime.ask(&ask, &mut |_| {}) {
+            Ok(reply) if reply.interrupted => return Ok(Event::Interrupt { partial: None }),
+            Ok(reply) => reply,
+            Err(failed) => return Ok(Event::CompactFailed { why: failed.error.to_string() }),
+        };
+        self.record_step(&reply)?;
+        let verbatim = match reason {
+            CompactReason::OverThreshold { .. } | CompactReason::Asked => self.budget.verbatim,
+            CompactReason::NoRoomForResult { .. } => 0,
+        };
+        self.replace_history(&reply.answer.text, verbatim, before)
+    }
+
+    fn replace_history(&mut self, summary: &str, verbatim: usize, before: usize) -> Result<Event, Error> {
+        let pending = super::transcript::dangling_calls(self.session.records());
+        let cut = self.cut(verbatim, !pending.is_empty());
+        let goal = compact::goal(self.session.records(), cut);
+        let text = compact::letter(summary, goal, cut.keep_from);
+        let fixed: usize = self.frozen.sent().iter().map(|s| self.runtime.count(&s.text)).sum();
+        let summary_tokens = self.runtime.count(&text);
+        if let Err(why) = compact::check(summary, summary_tokens, before.saturating_sub(fixed)) {
+            return Ok(Event::CompactFailed { why });
+        }
+        let sections = prompt::sections(&self.setup.workspace, self.setup.instructions.as_deref())?;
+        self.frozen = Frozen::new(sections.clone());
+        self.session.append(Entry::Compaction {
+            summary: text,
+            keep_from: cut.keep_from,
+            tokens_before: before,
+            tokens_after: 0,
+            sections,
+        })?;
+        let after = self.measure()?;
+        Ok(Event::Compacted { before, after })
+    }
+
+    /// With a call pending, its turn is kept: the result has to follow it.
+    fn cut(&self, verbatim: usize, pending: bool) -> Cut {
+        let records = self.session.records();
+        let count = |r: &super::transcript::Record| {
+            let text = serde_json::to_string(&r.entry).unwrap_or_default();
+            self.runtime.count(&text)
+        };
+        let mut cut = compact::choose_cut(records, verbatim, count);
+        if pending {
+            let last_turn = records.iter().rev().find(|r| matches!(r.entry, Entry::Assistant { .. }));
+            cut.keep_from = cut.keep_from.min(last_turn.map_or(cut.keep_from, |r| r.id));
+        }
+        cut
+    }
+
+    fn note_changes(&mut self) -> Result<(), Error> {
+        let now = prompt::sections(&self.setup.workspace, self.setup.instructions.as_deref())?;
+        let mut made = self.calls_made;
+        let mut next = || {
+            made += 1;
+            format!("call{made:05}")
+        };
+        let changes = self.frozen.changes(&now, &mut next);
+        self.calls_made = made;
+        for change in changes {
+            self.session.append(change)?;
+        }
+        Ok(())
+    }
+
+    fn record_step(&mut self, reply: &Reply) -> Result<(), Error> {
+        if let Some(report) = &reply.report {
+            self.session.append(Entry::Step {
+                prompt_tokens: report.tokens,
+                reused: report.reused,
+                computed: report.computed,
+                generated: report.generated,
+                ttft_ms: report.ttft_ms.unwrap_or_default(),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn measure(&mut self) -> Result<usize, Error> {
+        let view = View::of(self.session.records());
+        self.runtime.measure(&view, &self.specs)
+    }
+
+    fn check_fixed(&self) -> Result<(), Error> {
+        let count = |text: &str| self.runtime.count(text);
+        let mut pieces: Vec<(String, usize)> =
+            self.frozen.sent().iter().map(|s| (s.name.clone(), count(&s.text))).collect();
+        let tools = self.specs.iter().map(|spec| count(&spec.to_function().to_string())).sum();
+        pieces.push(("tools".into(), tools));
+        self.budget.check_fixed(&pieces)
+    }
+}
+
+/// The version of the session file's records.
+const SESSION_VERSION: u32 = 1;
+
+/// A summary is asked for with no call open: the fork is taken before the pending one.
+fn drop_unanswered_calls(view: &mut View) {
+    let open = |turns: &[Turn]| {
+        let last = turns.iter().rposition(|t| matches!(t, Turn::Assistant { .. }))?;
+        let Turn::Assistant { calls, .. } = &turns[last] else { return None };
+        let answered = turns[last + 1..].iter().filter(|t| matches!(t, Turn::Result { .. })).count();
+        (answered < calls.len()).then_some(last)
+    };
+    if let Some(last) = open(&view.turns) {
+        view.turns.truncate(last);
+    }
+}
+
+impl CompactReason {
+    fn describe(&self) -> String {
+        match self {
+            CompactReason::OverThreshold { tokens, threshold } => {
+                format!("{tokens} tokens, {threshold} at most before the next call")
+            }
+            CompactReason::NoRoomForResult { tokens, threshold } => {
+                format!("no room for a result at {tokens} of {threshold} tokens")
+            }
+            CompactReason::Asked => "asked for".into(),
+        }
+    }
+}

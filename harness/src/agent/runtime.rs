@@ -1,0 +1,67 @@
+//! What answers a model step. The agent knows only this: the in-process engine is one runtime, a
+//! script in a test another, a remote server may be a third.
+
+use std::sync::atomic::AtomicBool;
+
+use engine::{Plan, Report};
+
+use super::machine::Answer;
+use super::view::View;
+use crate::error::Error;
+use crate::tools::ToolSpec;
+
+/// One model step.
+pub struct Ask<'a> {
+    pub view: &'a View,
+    pub tools: &'a [ToolSpec],
+    /// Tokens of the reply at most.
+    pub reply_max: usize,
+    /// A summary is written without tools; they stay in the prompt, and a mask bars them.
+    pub may_call: bool,
+    /// Set by Ctrl-C.
+    pub cancel: &'a AtomicBool,
+}
+
+/// What a step shows while it runs.
+#[derive(Clone, Debug)]
+pub enum Streamed {
+    Plan(Plan),
+    Text(String),
+    Thinking(String),
+}
+
+/// What a step gave.
+#[derive(Clone, Debug)]
+pub struct Reply {
+    pub answer: Answer,
+    /// Tokens of the context now: the prompt and what was generated.
+    pub tokens: usize,
+    pub report: Option<Report>,
+    /// The person stopped it; `answer` is what there was.
+    pub interrupted: bool,
+}
+
+/// Why a step failed.
+#[derive(Debug)]
+pub struct StepError {
+    pub error: Error,
+    pub worth_retrying: bool,
+}
+
+/// Answers model steps.
+pub trait Runtime {
+    /// Name of the model, for the transcript.
+    fn model(&self) -> &str;
+
+    /// Effective context in tokens: what was really allocated.
+    fn window(&self) -> usize;
+
+    /// Tokens of a text that stands inside a message.
+    fn count(&self, text: &str) -> usize;
+
+    /// Tokens of the prompt that `view` makes.
+    fn measure(&mut self, view: &View, tools: &[ToolSpec]) -> Result<usize, Error>;
+
+    /// Asks the model; `watch` sees the answer as it comes.
+    fn ask(&mut self, ask: &Ask<'_>, watch: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError>;
+}
