@@ -1,0 +1,165 @@
+//! A conversation before it is text: parts of the system message, tools, messages.
+
+use std::sync::Arc;
+
+use engine::Layer;
+use models::template::FrozenClock;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
+
+/// Who speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    System,
+    User,
+    Assistant,
+    Tool,
+}
+
+impl Role {
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::System => "system",
+            Role::User => "user",
+            Role::Assistant => "assistant",
+            Role::Tool => "tool",
+        }
+    }
+}
+
+/// A tool call in an earlier assistant message. `arguments` is a JSON text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallText {
+    pub id: String,
+    pub name: String,
+    pub arguments: String,
+}
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Message {
+    pub role: Role,
+    pub content: String,
+    pub calls: Vec<CallText>,
+    /// Of a tool's result: the call it answers, and the tool.
+    pub call_id: Option<String>,
+    pub name: Option<String>,
+    /// Of an assistant message that was generated here: its ids as sampled.
+    pub sampled: Option<Arc<[u32]>>,
+}
+
+impl Message {
+    pub fn new(role: Role, content: impl Into<String>) -> Message {
+        Message { role, content: content.into(), calls: Vec::new(), call_id: None, name: None, sampled: None }
+    }
+
+    pub fn user(content: impl Into<String>) -> Message {
+        Message::new(Role::User, content)
+    }
+
+    pub fn assistant(content: impl Into<String>, calls: Vec<CallText>) -> Message {
+        Message { calls, ..Message::new(Role::Assistant, content) }
+    }
+
+    pub fn tool(call_id: impl Into<String>, name: impl Into<String>, content: impl Into<String>) -> Message {
+        Message { call_id: Some(call_id.into()), name: Some(name.into()), ..Message::new(Role::Tool, content) }
+    }
+
+    /// The message as templates take it; `mark` may change each text.
+    pub(super) fn to_value(&self, mark: &mut dyn FnMut(&str) -> String) -> Value {
+        let mut map = Map::new();
+        map.insert("role".into(), self.role.name().into());
+        map.insert("content".into(), mark(&self.content).into());
+        if !self.calls.is_empty() {
+            let calls: Vec<Value> = self
+                .calls
+                .iter()
+                .map(|c| json!({ "id": c.id, "type": "function", "function": { "name": c.name, "arguments": c.arguments } }))
+                .collect();
+            map.insert("tool_calls".into(), calls.into());
+        }
+        if let Some(id) = &self.call_id {
+            map.insert("tool_call_id".into(), id.clone().into());
+        }
+        if let Some(name) = &self.name {
+            map.insert("name".into(), name.clone().into());
+        }
+        Value::Object(map)
+    }
+
+    /// Adds to `hasher` what decides the message's meaning: not its call ids, not its sampled ids.
+    fn digest_into(&self, hasher: &mut Sha256) {
+        hasher.update(self.role.name());
+        field(hasher, &self.content);
+        for call in &self.calls {
+            field(hasher, &call.name);
+            field(hasher, &call.arguments);
+        }
+        hasher.update([0xff]);
+    }
+}
+
+/// A part of the system message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SystemPart {
+    pub name: String,
+    pub layer: Layer,
+    pub text: String,
+}
+
+/// A tool as the model is told of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    pub name: String,
+    pub description: String,
+    /// JSON Schema of the arguments, in the order its author gave it.
+    pub parameters: Value,
+}
+
+impl Tool {
+    pub fn to_value(&self) -> Value {
+        json!({
+            "type": "function",
+            "function": { "name": self.name, "description": self.description, "parameters": self.parameters }
+        })
+    }
+}
+
+/// All that a prompt is made from.
+#[derive(Clone, Debug)]
+pub struct Conversation {
+    pub system: Vec<SystemPart>,
+    /// Sorted by name when they are sent.
+    pub tools: Vec<Tool>,
+    pub messages: Vec<Message>,
+    /// What `strftime_now` tells a template: taken once, at the conversation's start.
+    pub clock: FrozenClock,
+    /// Further names a template may ask for, such as `enable_thinking`.
+    pub extra: Map<String, Value>,
+}
+
+impl Conversation {
+    /// `digests()[k]` stands for the system parts, the tools and the first `k` messages.
+    pub(super) fn digests(&self) -> Vec<[u8; 32]> {
+        let mut hasher = Sha256::new();
+        for part in &self.system {
+            field(&mut hasher, &part.name);
+            field(&mut hasher, &part.text);
+        }
+        for tool in &self.tools {
+            field(&mut hasher, &tool.to_value().to_string());
+        }
+        field(&mut hasher, &Value::Object(self.extra.clone()).to_string());
+        let mut digests = vec![hasher.clone().finalize().into()];
+        for message in &self.messages {
+            message.digest_into(&mut hasher);
+            digests.push(hasher.clone().finalize().into());
+        }
+        digests
+    }
+}
+
+fn field(hasher: &mut Sha256, text: &str) {
+    hasher.update((text.len() as u64).to_le_bytes());
+    hasher.update(text);
+}
