@@ -5,8 +5,10 @@ mod format;
 mod marks;
 mod message;
 mod render;
+mod reply;
 mod runs;
 mod thread;
 
 pub use format::{ChatFormat, Composed};
+pub use reply::{ChatModel, Choice, Reply, ReplyEvent, ReplyOptions};
 pub use message::{CallText, Conversation, Message, Role, SystemPart, Tool};

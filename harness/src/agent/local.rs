@@ -1,0 +1,146 @@
+//! The in-process engine as the agent's runtime.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use engine::{Finish, SamplingParams};
+use models::template::FrozenClock;
+use serde_json::Map;
+
+use super::machine::Answer;
+use super::runtime::{Ask, Reply, Runtime, StepError, Streamed};
+use super::transcript::Call;
+use super::view::{Turn, View};
+use crate::chat::{CallText, ChatModel, Choice, Conversation, Message, ReplyEvent, ReplyOptions, SystemPart, Tool};
+use crate::error::Error;
+use crate::tools::ToolSpec;
+
+/// A model in this process.
+pub struct Local {
+    pub model: Arc<ChatModel>,
+    pub sampling: SamplingParams,
+    /// Taken once, when the session began: a clock that moves would change the prefix.
+    pub clock: FrozenClock,
+}
+
+impl Local {
+    fn conversation(&self, view: &View, tools: &[ToolSpec]) -> Conversation {
+        let system = view.sections.iter().map(|section| SystemPart {
+            name: section.name.clone(),
+            layer: section.layer,
+            text: section.text.clone(),
+        });
+        let tools = tools.iter().map(|spec| Tool {
+            name: spec.name.to_owned(),
+            description: spec.description.clone(),
+            parameters: spec.parameters.clone(),
+        });
+        Conversation {
+            system: system.collect(),
+            tools: tools.collect(),
+            messages: view.turns.iter().map(message).collect(),
+            clock: self.clock.clone(),
+            extra: Map::new(),
+        }
+    }
+}
+
+fn message(turn: &Turn) -> Message {
+    match turn {
+        Turn::User { text } => Message::user(text.clone()),
+        Turn::Assistant { text, calls, sampled } => {
+            let calls = calls.iter().map(|c| CallText {
+                id: c.id.clone(),
+                name: c.name.clone(),
+                arguments: c.arguments.clone(),
+            });
+            let sampled = (!sampled.is_empty()).then(|| sampled.clone().into());
+            Message { sampled, ..Message::assistant(text.clone(), calls.collect()) }
+        }
+        Turn::Result { call, name, text } => Message::tool(call.clone(), name.clone(), text.clone()),
+    }
+}
+
+impl Runtime for Local {
+    fn model(&self) -> &str {
+        &self.model.name
+    }
+
+    fn window(&self) -> usize {
+        self.model.engine.context().tokens
+    }
+
+    fn count(&self, text: &str) -> usize {
+        self.model.format.count(text)
+    }
+
+    fn measure(&mut self, view: &View, tools: &[ToolSpec]) -> Result<usize, Error> {
+        if view.turns.is_empty() {
+            let fixed: usize = view.sections.iter().map(|s| self.count(&s.text)).sum();
+            let tools: usize = tools.iter().map(|t| self.count(&t.to_function().to_string())).sum();
+            return Ok(fixed + tools);
+        }
+        Ok(self.model.format.compose(&self.conversation(view, tools))?.prompt.len())
+    }
+
+    fn ask(&mut self, ask: &Ask<'_>, watch: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError> {
+        let options = ReplyOptions {
+            sampling: self.sampling.clone(),
+            max_tokens: Some(ask.reply_max),
+            choice: if ask.may_call { Choice::Auto } else { Choice::Barred },
+            ..ReplyOptions::default()
+        };
+        let conversation = self.conversation(ask.view, ask.tools);
+        let mut reply = self.model.reply(conversation, options).map_err(|error| StepError {
+            worth_retrying: false,
+            error,
+        })?;
+        let canceller = reply.canceller();
+        let mut answer = Answer::default();
+        while let Some(event) = reply.recv() {
+            if ask.cancel.load(Ordering::Relaxed) {
+                canceller.cancel();
+            }
+            match event {
+                ReplyEvent::Plan(plan) => watch(Streamed::Plan(plan)),
+                ReplyEvent::Text(text) => {
+                    answer.text.push_str(&text);
+                    watch(Streamed::Text(text));
+                }
+                ReplyEvent::Thinking(text) => {
+                    answer.thinking.push_str(&text);
+                    watch(Streamed::Thinking(text));
+                }
+                ReplyEvent::Call { name, arguments, .. } => {
+                    answer.calls.push(Call { id: String::new(), name, arguments });
+                }
+                ReplyEvent::Broken { raw, why } => answer.broken = Some((raw, why)),
+                ReplyEvent::Token { .. } => {}
+                ReplyEvent::Done { finish, report, ids } => {
+                    return finished(answer, finish, report, ids);
+                }
+            }
+        }
+        Err(StepError { error: Error::bug("the engine's events ended without a last one"), worth_retrying: true })
+    }
+}
+
+fn finished(
+    mut answer: Answer,
+    finish: Finish,
+    report: engine::Report,
+    ids: Vec<u32>,
+) -> Result<Reply, StepError> {
+    let tokens = report.tokens + ids.len();
+    answer.sampled = ids;
+    let interrupted = match finish {
+        Finish::Error(error) => return Err(StepError { error: error.into(), worth_retrying: true }),
+        Finish::Cancelled => true,
+        Finish::Length => {
+            answer.cut = true;
+            false
+        }
+        Finish::Stop | Finish::EndToken | Finish::StopString(_) => false,
+    };
+    Ok(Reply { answer, tokens, report: Some(report), interrupted })
+}

@@ -1,0 +1,125 @@
+//! The HTTP server. Each dialect is a folder beside `openai`, with its own wire types; all of them
+//! ask [`crate::chat::ChatModel`], and none knows another.
+
+mod guard;
+mod openai;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::StatusCode;
+use axum::response::Response;
+use axum::routing::get;
+use axum::{Json, Router, middleware};
+use serde_json::{Value, json};
+use tokio::net::TcpListener;
+
+pub use guard::is_loopback;
+
+use crate::chat::ChatModel;
+use crate::error::Error;
+use crate::limits;
+use models::template::FrozenClock;
+
+/// What the handlers share.
+pub struct Service {
+    pub model: Arc<ChatModel>,
+    pub started_s: u64,
+    /// Taken when the server started, so that a template with a date keeps its prefix.
+    clock: FrozenClock,
+    /// Wall clock, seconds since 1970.
+    now_s: fn() -> u64,
+    ids: AtomicU64,
+    seed: AtomicU64,
+}
+
+impl Service {
+    pub fn new(model: Arc<ChatModel>, clock: FrozenClock, now_s: fn() -> u64, seed: u64) -> Service {
+        Service { model, started_s: now_s(), clock, now_s, ids: AtomicU64::new(1), seed: AtomicU64::new(seed) }
+    }
+
+    fn now_s(&self) -> u64 {
+        (self.now_s)()
+    }
+
+    fn next_id(&self) -> String {
+        format!("{:x}{:06x}", self.started_s, self.ids.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn surroundings(&self) -> openai::Surroundings {
+        // Weyl sequence: each request that brings no seed gets another one.
+        let random_seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        openai::Surroundings { clock: self.clock.clone(), random_seed }
+    }
+}
+
+/// Where to listen, and who may come.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    pub host: String,
+    pub port: u16,
+    pub api_key: Option<String>,
+}
+
+impl Listen {
+    /// Binds. Without a key only loopback is served: whoever reaches the port can use the model.
+    pub async fn bind(&self) -> Result<TcpListener, Error> {
+        if self.api_key.is_none() && !guard::is_loopback(&self.host) {
+            return Err(Error::caller(format!(
+                "--host {} can be reached by other machines; add --api-key KEY, or listen on 127.0.0.1",
+                self.host
+            )));
+        }
+        TcpListener::bind((self.host.as_str(), self.port)).await.map_err(|e| match e.kind() {
+            std::io::ErrorKind::AddrInUse => {
+                Error::device(format!("port {} is in use; choose another with --port", self.port))
+            }
+            _ => Error::device(format!("cannot listen on {}:{}: {e}", self.host, self.port)),
+        })
+    }
+}
+
+/// Serves until `stop` resolves.
+pub async fn serve(
+    service: Arc<Service>,
+    listen: &Listen,
+    listener: TcpListener,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> Result<(), Error> {
+    let guard = guard::Guard::new(listen.host.clone(), listen.api_key.as_deref());
+    axum::serve(listener, router(service, guard))
+        .with_graceful_shutdown(stop)
+        .await
+        .map_err(|e| Error::device(format!("the server stopped: {e}")))
+}
+
+fn router(service: Arc<Service>, guard: guard::Guard) -> Router {
+    Router::new()
+        .merge(openai::routes())
+        .route("/health", get(health))
+        .fallback(not_found)
+        .method_not_allowed_fallback(not_allowed)
+        .layer(DefaultBodyLimit::max(limits::BODY_BYTES_MAX))
+        .layer(middleware::from_fn_with_state(guard, guard::guard))
+        .with_state(service)
+}
+
+async fn health(State(service): State<Arc<Service>>) -> Json<Value> {
+    let stats = service.model.engine.stats();
+    Json(json!({ "status": "ok", "running": stats.running, "waiting": stats.waiting }))
+}
+
+async fn not_found() -> Response {
+    openai::error::refuse(StatusCode::NOT_FOUND, "no such path; have /v1/chat/completions, /v1/models, /health")
+}
+
+async fn not_allowed() -> Response {
+    openai::error::refuse(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method")
+}
+
+/// The address a listener got, for the line that tells the person.
+pub fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
+    listener.local_addr().map_err(|e| Error::device(format!("cannot read the listener's address: {e}")))
+}
