@@ -1,1 +1,3 @@
 pub use kernels::Blame;
+
+pub mod template;
