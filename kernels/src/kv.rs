@@ -10,7 +10,10 @@
 use half::f16;
 
 use crate::aligned::AlignedBytes;
-use crate::limits::{BLOCK_TOKENS, HEAD_DIM_MAX};
+use crate::isa::{Isa, Job, dispatch};
+use crate::limits::{BLOCK_TOKENS, HEAD_DIM_MAX, ROWS_BYTES_MIN};
+use crate::share::Parts;
+use crate::stored::{F16, F32, Stored};
 use crate::{Error, ThreadPool};
 
 /// How keys and values are stored.
@@ -73,6 +76,25 @@ pub struct SeqSpan<'a> {
     pub table: &'a [u32],
     pub start: usize,
     pub rows: usize,
+}
+
+impl SeqSpan<'_> {
+    /// Asserts that the table covers the rows and stays inside the arena.
+    pub(crate) fn check(&self, kv: &KvArena) {
+        let blocks = (self.start + self.rows).div_ceil(BLOCK_TOKENS);
+        assert!(
+            blocks <= self.table.len(),
+            "positions to {} need {blocks} blocks, the table has {}",
+            self.start + self.rows,
+            self.table.len()
+        );
+        assert!(
+            self.table[..blocks]
+                .iter()
+                .all(|b| (*b as usize) < kv.blocks),
+            "a table names a block outside the arena"
+        );
+    }
 }
 
 /// The keys and values of all sequences.
@@ -223,38 +245,104 @@ pub fn append_kv(
     k: &[f32],
     v: &[f32],
 ) {
-    let _ = pool;
     let shape = kv.shape;
-    let (d, width) = (shape.head_dim, shape.ty.bytes());
-    let mut row = 0;
+    let rows: usize = seqs.iter().map(|s| s.rows).sum();
+    assert!(layer < shape.layers, "layer {layer} of {}", shape.layers);
+    assert!(
+        k.len() == rows * shape.kv_heads * shape.head_dim && v.len() == k.len(),
+        "k and v are [T, Hkv, D]"
+    );
     for seq in seqs {
-        for position in seq.start..seq.start + seq.rows {
-            let slot = position % BLOCK_TOKENS;
-            let block = kv.block_bytes_mut(seq.table[position / BLOCK_TOKENS]);
-            for head in 0..shape.kv_heads {
-                let from = (row * shape.kv_heads + head) * d;
-                let (k_at, v_at) = (shape.k_offset(layer, head), shape.v_offset(layer, head));
-                for i in 0..d {
-                    put(
-                        shape.ty,
-                        &mut block[k_at + (i * BLOCK_TOKENS + slot) * width..],
-                        k[from + i],
-                    );
-                    put(
-                        shape.ty,
-                        &mut block[v_at + (slot * d + i) * width..],
-                        v[from + i],
-                    );
+        seq.check(kv);
+    }
+    let arena = Parts::new(kv.bytes.as_mut_slice());
+    let one = |head: usize, _| {
+        let append = Append {
+            shape,
+            arena,
+            layer,
+            head,
+            seqs,
+            k,
+            v,
+        };
+        // SAFETY: heads do not overlap in a block, and each is one unit.
+        unsafe { dispatch(pool.path(), append) }
+    };
+    if k.len() * 4 < ROWS_BYTES_MIN {
+        (0..shape.kv_heads).for_each(|head| one(head, 0));
+    } else {
+        pool.for_units(shape.kv_heads, &one);
+    }
+}
+
+/// One KV head of all new positions.
+struct Append<'a> {
+    shape: KvShape,
+    arena: Parts<'a, u8>,
+    layer: usize,
+    head: usize,
+    seqs: &'a [SeqSpan<'a>],
+    k: &'a [f32],
+    v: &'a [f32],
+}
+
+impl Job for Append<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn on<I: Isa>(self) {
+        let (shape, bytes) = (self.shape, self.shape.head_bytes());
+        let mut row = 0;
+        for seq in self.seqs {
+            for position in seq.start..seq.start + seq.rows {
+                let block = seq.table[position / BLOCK_TOKENS] as usize * shape.block_bytes();
+                let k_at = block + shape.k_offset(self.layer, self.head);
+                let v_at = block + shape.v_offset(self.layer, self.head);
+                let at = (row * shape.kv_heads + self.head) * shape.head_dim;
+                let k = &self.k[at..at + shape.head_dim];
+                let v = &self.v[at..at + shape.head_dim];
+                let slot = position % BLOCK_TOKENS;
+                // SAFETY: this unit alone has this head; K and V of it do not overlap.
+                unsafe {
+                    let (to_k, to_v) = (self.arena.part(k_at, bytes), self.arena.part(v_at, bytes));
+                    match shape.ty {
+                        KvType::F32 => put::<I, F32>(k, v, slot, to_k, to_v),
+                        KvType::F16 => put::<I, F16>(k, v, slot, to_k, to_v),
+                    }
                 }
+                row += 1;
             }
-            row += 1;
         }
     }
 }
 
-fn put(ty: KvType, to: &mut [u8], x: f32) {
-    match ty {
-        KvType::F32 => to[..4].copy_from_slice(&x.to_le_bytes()),
-        KvType::F16 => to[..2].copy_from_slice(&f16::from_f32(x).to_le_bytes()),
+/// One position's `k`, `v` [D] into column `slot` of K [D][32] and row `slot` of V [32][D].
+///
+/// # Safety
+/// The machine has the instructions of `I`; the parts have these sizes.
+#[inline(always)]
+unsafe fn put<I: Isa, S: Stored>(
+    k: &[f32],
+    v: &[f32],
+    slot: usize,
+    to_k: &mut [u8],
+    to_v: &mut [u8],
+) {
+    let n = S::BYTES;
+    let to_v = &mut to_v[slot * v.len() * n..][..v.len() * n];
+    for (v, to) in v.chunks(16).zip(to_v.chunks_mut(16 * n)) {
+        // SAFETY: `v.len()` numbers on both sides.
+        unsafe { S::store_part::<I>(to.as_mut_ptr(), I::load_part(v.as_ptr(), v.len()), v.len()) }
+    }
+    let lines = to_k.chunks_exact_mut(BLOCK_TOKENS * n);
+    let mut lines = lines.map(|line| &mut line[slot * n..(slot + 1) * n]);
+    for k in k.chunks(16) {
+        let mut row = [0u8; 64];
+        // SAFETY: 64 bytes hold sixteen numbers.
+        unsafe { S::store::<I>(row.as_mut_ptr(), I::load_part(k.as_ptr(), k.len())) }
+        for (to, from) in lines.by_ref().zip(row.chunks_exact(n)).take(k.len()) {
+            to.copy_from_slice(from);
+        }
     }
 }

@@ -4,10 +4,14 @@
 //! computed beside it. A row has the same bits alone or among 512, on one
 //! thread or many, on AVX-512, AVX2 or plain code. [`plain`] defines the order.
 
+mod activations;
 mod aligned;
 mod attention;
+mod attention_tile;
 mod blame;
 mod error;
+mod gemm_float;
+mod gemm_quant;
 mod isa;
 mod kv;
 pub mod limits;
@@ -19,6 +23,8 @@ mod quant;
 mod rope;
 mod rows;
 mod scratch;
+mod share;
+mod stored;
 mod weight;
 
 pub use attention::{AttnShape, attention};

@@ -45,3 +45,30 @@ pub const SPINS_MAX: u32 = 400;
 
 /// Times a waiting worker yields before it parks: about 0.1 ms, longer than sampling.
 pub const YIELDS_MAX: u32 = 200;
+
+/// Most threads that repack one weight at load; above this memory is the limit.
+pub const PACK_THREADS_MAX: usize = 8;
+
+/// Weights below this are repacked by the calling thread: starting threads would cost more.
+pub const PACK_BYTES_MIN: usize = 1 << 18;
+
+/// Activation rows that share one unpacking of a weight block. At 32 the unpacking is under
+/// 4% of the work; the accumulators (2 KiB) stay in the first cache.
+pub const PANEL_ROWS: usize = 32;
+
+/// Bytes of rounded activations that one unit of work walks over, so that they stay in a
+/// core's own cache (1 MiB and up on every machine with AVX-512).
+pub const PANEL_GROUP_BYTES: usize = 384 << 10;
+
+/// Work below this many bytes of activations is not worth a fork-join.
+pub const ROWS_BYTES_MIN: usize = 32 << 10;
+
+/// Units of work a thread should find, so that a slow one does not hold up the rest.
+pub const UNITS_PER_THREAD: usize = 8;
+
+/// Most weights of one `matmul_each`: Q, K, V, or gate and up, with room.
+pub const WEIGHTS_MAX: usize = 8;
+
+/// (position, query head) rows that share one reading of a KV block. 32 rows of scores are
+/// 16 KiB, half of a first-level cache.
+pub const ATTENTION_ROWS: usize = 32;

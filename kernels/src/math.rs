@@ -19,6 +19,7 @@ pub(crate) const EXP_POLY: [f32; 6] = [
 ];
 
 /// e to the `x`, within 2 ULP; 0 below -87, held at 88; NaN stays NaN.
+#[inline(always)]
 pub fn exp(x: f32) -> f32 {
     if x < EXP_MIN {
         return 0.0;

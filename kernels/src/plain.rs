@@ -193,3 +193,32 @@ pub fn stored(x: f32, ty: KvType) -> f32 {
         KvType::F16 => f16::from_f32(x).to_f32(),
     }
 }
+
+/// Root-mean-square norm of one row: `x` [d], `weight` [d] -> `out` [d].
+pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
+    let mut lanes = [0f32; 16];
+    for (i, x) in x.iter().enumerate() {
+        lanes[i % 16] = x.mul_add(*x, lanes[i % 16]);
+    }
+    let scale = 1.0 / (math::fold(lanes) / x.len() as f32 + eps).sqrt();
+    for ((o, x), w) in out.iter_mut().zip(x).zip(weight) {
+        *o = x * scale * w;
+    }
+}
+
+/// `silu(gate) * up`.
+pub fn silu_mul(gate: f32, up: f32) -> f32 {
+    gate / (1.0 + math::exp(0.0 - gate)) * up
+}
+
+/// Softmax of one row, in place.
+pub fn softmax(x: &mut [f32]) {
+    let max = x.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
+    for x in &mut *x {
+        *x = math::exp(*x - max);
+    }
+    let sum = math::sum(x);
+    for x in x {
+        *x /= sum;
+    }
+}

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{JoinHandle, Thread};
 
-use crate::Error;
 use crate::limits::{SPINS_MAX, THREADS_MAX, YIELDS_MAX};
+use crate::{Error, KernelPath, kernel_path};
 
 const IDLE: u32 = 0;
 const POSTED: u32 = 1;
@@ -48,6 +48,7 @@ pub struct ThreadPool {
     handles: Vec<JoinHandle<()>>,
     workers: Vec<Thread>,
     busy: Mutex<()>,
+    path: KernelPath,
 }
 
 impl ThreadPool {
@@ -77,6 +78,7 @@ impl ThreadPool {
             handles: Vec::new(),
             workers: Vec::new(),
             busy: Mutex::new(()),
+            path: kernel_path(),
         };
         for worker in 1..threads {
             let shared = pool.shared.clone();
@@ -91,6 +93,28 @@ impl ThreadPool {
             pool.handles.push(handle);
         }
         Ok(pool)
+    }
+
+    /// The same pool with the kernels forced onto `path`: for tests and benchmarks.
+    ///
+    /// # Errors
+    /// `Request` when this machine lacks the instructions.
+    pub fn with_path(mut self, path: KernelPath) -> Result<ThreadPool, Error> {
+        if !path.available() {
+            return Err(Error::Request {
+                what: "kernel path",
+                need: path.name().into(),
+                have: kernel_path().name().into(),
+                fix: "choose a path this machine has",
+            });
+        }
+        self.path = path;
+        Ok(self)
+    }
+
+    /// The instructions that kernels run on this pool use.
+    pub fn path(&self) -> KernelPath {
+        self.path
     }
 
     /// Number of threads, the caller included.

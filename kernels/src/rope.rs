@@ -4,6 +4,8 @@
 //! computed in f64 and rounded once. Plain multiplies and adds, so every path
 //! gives the same bits. After RoFormer (Su et al.) and llama.cpp's `rope_freqs`.
 
+use crate::limits::ROWS_BYTES_MIN;
+use crate::share::Parts;
 use crate::{Error, ThreadPool};
 
 /// Which two numbers of a head form a pair.
@@ -32,8 +34,9 @@ pub struct RopeSpec<'a> {
 pub struct RopeTable {
     style: RopeStyle,
     dims: usize,
-    /// [positions][dims / 2] of (cos, sin).
-    pairs: Vec<(f32, f32)>,
+    /// [positions][dims / 2].
+    cos: Vec<f32>,
+    sin: Vec<f32>,
 }
 
 impl RopeTable {
@@ -69,23 +72,26 @@ impl RopeTable {
                 1.0 / (spec.base.powf(exponent) * factor * spec.linear_scale)
             })
             .collect();
-        let mut pairs = Vec::with_capacity(positions * half);
+        let mut cos = Vec::with_capacity(positions * half);
+        let mut sin = Vec::with_capacity(positions * half);
         for p in 0..positions {
-            pairs.extend(inverse.iter().map(|f| {
-                let (sin, cos) = (p as f64 * f).sin_cos();
-                (cos as f32, sin as f32)
-            }));
+            for f in &inverse {
+                let (s, c) = (p as f64 * f).sin_cos();
+                cos.push(c as f32);
+                sin.push(s as f32);
+            }
         }
         Ok(RopeTable {
             style: spec.style,
             dims: spec.dims,
-            pairs,
+            cos,
+            sin,
         })
     }
 
     /// Positions the table covers.
     pub fn positions(&self) -> usize {
-        self.pairs.len() / (self.dims / 2)
+        self.cos.len() / (self.dims / 2)
     }
 }
 
@@ -100,32 +106,48 @@ pub fn rope(
     positions: &[u32],
     table: &RopeTable,
 ) {
-    let _ = pool;
     if positions.is_empty() {
+        assert!(x.is_empty(), "a row for each position");
         return;
     }
     assert!(table.dims <= head_dim && x.len().is_multiple_of(positions.len() * head_dim));
     let row = x.len() / positions.len();
+    let unit = (ROWS_BYTES_MIN / 4).div_ceil(row);
+    if pool.threads() == 1 || positions.len() <= unit {
+        rotate_rows(x, row, head_dim, positions, table);
+        return;
+    }
+    let parts = Parts::new(x);
+    pool.for_units(positions.len().div_ceil(unit), &|i, _| {
+        let rows = &positions[i * unit..positions.len().min((i + 1) * unit)];
+        // SAFETY: units do not overlap.
+        let x = unsafe { parts.part(i * unit * row, rows.len() * row) };
+        rotate_rows(x, row, head_dim, rows, table);
+    });
+}
+
+fn rotate_rows(x: &mut [f32], row: usize, head_dim: usize, positions: &[u32], table: &RopeTable) {
     let half = table.dims / 2;
     for (x, p) in x.chunks_exact_mut(row).zip(positions) {
-        let pairs = &table.pairs[*p as usize * half..(*p as usize + 1) * half];
+        let pairs = *p as usize * half..(*p as usize + 1) * half;
+        let (cos, sin) = (&table.cos[pairs.clone()], &table.sin[pairs]);
         for head in x.chunks_exact_mut(head_dim) {
-            rotate(table.style, &mut head[..table.dims], pairs);
+            rotate(table.style, &mut head[..table.dims], cos, sin);
         }
     }
 }
 
-/// Rotates one head: `x` [dims], `pairs` [dims / 2].
-fn rotate(style: RopeStyle, x: &mut [f32], pairs: &[(f32, f32)]) {
+/// Rotates one head: `x` [dims], `cos`, `sin` [dims / 2].
+fn rotate(style: RopeStyle, x: &mut [f32], cos: &[f32], sin: &[f32]) {
     match style {
         RopeStyle::Norm => {
-            for (x, (cos, sin)) in x.chunks_exact_mut(2).zip(pairs) {
+            for ((x, cos), sin) in x.chunks_exact_mut(2).zip(cos).zip(sin) {
                 (x[0], x[1]) = (x[0] * cos - x[1] * sin, x[0] * sin + x[1] * cos);
             }
         }
         RopeStyle::Neox => {
-            let (a, b) = x.split_at_mut(pairs.len());
-            for ((a, b), (cos, sin)) in a.iter_mut().zip(b).zip(pairs) {
+            let (a, b) = x.split_at_mut(cos.len());
+            for (((a, b), cos), sin) in a.iter_mut().zip(b).zip(cos).zip(sin) {
                 (*a, *b) = (*a * cos - *b * sin, *a * sin + *b * cos);
             }
         }

@@ -1,68 +1,250 @@
 //! What happens to each row of activations between the matrix products.
 //!
 //! Every function works row by row in one fixed order; rows are shared out among
-//! the threads and do not know of each other.
+//! the threads and do not know of each other. A length that is not a multiple of 16 ends in
+//! lanes of zero, which add nothing.
 
-use crate::{ThreadPool, math};
+use crate::isa::{self, Isa, Job, dispatch};
+use crate::limits::ROWS_BYTES_MIN;
+use crate::share::Parts;
+use crate::{KernelPath, ThreadPool};
+
+/// What is done to one row: `x` is its input, if that is another slice than `out`.
+trait RowKernel: Copy + Sync {
+    /// # Safety
+    /// The machine has the instructions of `I`.
+    unsafe fn row<I: Isa>(self, x: &[f32], out: &mut [f32]);
+}
+
+/// Some rows of one call.
+struct Rows<'a, K> {
+    kernel: K,
+    /// As long as `out`, or empty.
+    x: &'a [f32],
+    out: &'a mut [f32],
+    width: usize,
+}
+
+impl<K: RowKernel> Job for Rows<'_, K> {
+    type Out = ();
+
+    #[inline(always)]
+    unsafe fn on<I: Isa>(self) {
+        for (i, out) in self.out.chunks_mut(self.width).enumerate() {
+            let x = if self.x.is_empty() {
+                self.x
+            } else {
+                &self.x[i * self.width..][..out.len()]
+            };
+            // SAFETY: promised by the caller.
+            unsafe { self.kernel.row::<I>(x, out) }
+        }
+    }
+}
+
+/// Runs `kernel` over rows of `width`, on several threads when it is worth it.
+fn each_row<K: RowKernel>(pool: &ThreadPool, kernel: K, x: &[f32], out: &mut [f32], width: usize) {
+    assert!(width > 0 && (x.is_empty() || x.len() == out.len()));
+    let run = |path: KernelPath, x, out| {
+        let rows = Rows {
+            kernel,
+            x,
+            out,
+            width,
+        };
+        // SAFETY: `Rows` holds slices only.
+        unsafe { dispatch(path, rows) }
+    };
+    if pool.threads() == 1 || size_of_val(out) < ROWS_BYTES_MIN {
+        run(pool.path(), x, out);
+        return;
+    }
+    let unit = (ROWS_BYTES_MIN / 4 / width).max(1) * width;
+    let len = out.len();
+    let parts = Parts::new(out);
+    pool.for_units(len.div_ceil(unit), &|i, _| {
+        let (at, n) = (i * unit, unit.min(len - i * unit));
+        let x = if x.is_empty() { x } else { &x[at..at + n] };
+        // SAFETY: units do not overlap.
+        run(pool.path(), x, unsafe { parts.part(at, n) });
+    });
+}
 
 /// Root-mean-square norm: `x` [T, d], `weight` [d] -> `out` [T, d].
+///
+/// # Panics
+/// When `x` and `out` are not the same whole number of rows.
 pub fn rms_norm(pool: &ThreadPool, x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
-    let _ = pool;
-    let d = weight.len();
-    assert_eq!(x.len(), out.len());
-    for (x, out) in x.chunks_exact(d).zip(out.chunks_exact_mut(d)) {
-        let mut lanes = [0f32; 16];
-        for (i, x) in x.iter().enumerate() {
-            lanes[i % 16] = x.mul_add(*x, lanes[i % 16]);
+    assert!(x.len() == out.len() && x.len().is_multiple_of(weight.len()));
+    each_row(pool, RmsNorm { weight, eps }, x, out, weight.len());
+}
+
+#[derive(Clone, Copy)]
+struct RmsNorm<'a> {
+    weight: &'a [f32],
+    eps: f32,
+}
+
+impl RowKernel for RmsNorm<'_> {
+    #[inline(always)]
+    unsafe fn row<I: Isa>(self, x: &[f32], out: &mut [f32]) {
+        // SAFETY: chunks of at most 16 elements of slices of one length.
+        unsafe {
+            let mut sum = I::splat(0.0);
+            for x in x.chunks(16) {
+                let x = part::<I>(x);
+                sum = I::fma(x, x, sum);
+            }
+            let mean = I::fold_add(sum) / x.len() as f32;
+            let scale = I::splat(1.0 / (mean + self.eps).sqrt());
+            for ((x, w), out) in x
+                .chunks(16)
+                .zip(self.weight.chunks(16))
+                .zip(out.chunks_mut(16))
+            {
+                put::<I>(out, I::mul(I::mul(part::<I>(x), scale), part::<I>(w)));
+            }
         }
-        let scale = 1.0 / (math::fold(lanes) / d as f32 + eps).sqrt();
-        for ((o, x), w) in out.iter_mut().zip(x).zip(weight) {
-            *o = x * scale * w;
+    }
+}
+
+/// Up to sixteen numbers.
+///
+/// # Safety
+/// The machine has the instructions of `I`; `x` has at most 16 elements.
+#[inline(always)]
+unsafe fn part<I: Isa>(x: &[f32]) -> I::F {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if x.len() == 16 {
+            I::load(x.as_ptr())
+        } else {
+            I::load_part(x.as_ptr(), x.len())
+        }
+    }
+}
+
+/// # Safety
+/// As [`part`].
+#[inline(always)]
+unsafe fn put<I: Isa>(out: &mut [f32], x: I::F) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if out.len() == 16 {
+            I::store(out.as_mut_ptr(), x);
+        } else {
+            I::store_part(out.as_mut_ptr(), x, out.len());
         }
     }
 }
 
 /// SwiGLU: `gate` becomes `silu(gate) * up`, element by element; both [T, ffn].
+///
+/// # Panics
+/// When the lengths differ.
 pub fn silu_mul(pool: &ThreadPool, gate: &mut [f32], up: &[f32]) {
-    let _ = pool;
     assert_eq!(gate.len(), up.len());
-    for (g, u) in gate.iter_mut().zip(up) {
-        *g = *g / (1.0 + math::exp(-*g)) * u;
+    if !gate.is_empty() {
+        each_row(pool, SiluMul, up, gate, 1024);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct SiluMul;
+
+impl RowKernel for SiluMul {
+    #[inline(always)]
+    unsafe fn row<I: Isa>(self, up: &[f32], gate: &mut [f32]) {
+        for (g, u) in gate.chunks_mut(16).zip(up.chunks(16)) {
+            // SAFETY: chunks of at most 16 elements.
+            unsafe {
+                let x = part::<I>(g);
+                let e = isa::exp::<I>(I::sub(I::splat(0.0), x));
+                let silu = I::div(x, I::add(I::splat(1.0), e));
+                put::<I>(g, I::mul(silu, part::<I>(u)));
+            }
+        }
     }
 }
 
 /// `x += y`, element by element.
+///
+/// # Panics
+/// When the lengths differ.
 pub fn add(pool: &ThreadPool, x: &mut [f32], y: &[f32]) {
-    let _ = pool;
     assert_eq!(x.len(), y.len());
-    for (x, y) in x.iter_mut().zip(y) {
-        *x += y;
+    if !x.is_empty() {
+        each_row(pool, Add, y, x, 1024);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Add;
+
+impl RowKernel for Add {
+    #[inline(always)]
+    unsafe fn row<I: Isa>(self, y: &[f32], x: &mut [f32]) {
+        for (x, y) in x.chunks_mut(16).zip(y.chunks(16)) {
+            // SAFETY: chunks of at most 16 elements.
+            unsafe { put::<I>(x, I::add(part::<I>(x), part::<I>(y))) }
+        }
     }
 }
 
 /// Adds `bias` [d] to each row of `x` [T, d].
+///
+/// # Panics
+/// When `x` is not whole rows.
 pub fn add_bias(pool: &ThreadPool, x: &mut [f32], bias: &[f32]) {
-    let _ = pool;
     assert!(x.len().is_multiple_of(bias.len()));
-    for x in x.chunks_exact_mut(bias.len()) {
-        for (x, b) in x.iter_mut().zip(bias) {
-            *x += b;
-        }
+    each_row(pool, AddBias { bias }, &[], x, bias.len());
+}
+
+#[derive(Clone, Copy)]
+struct AddBias<'a> {
+    bias: &'a [f32],
+}
+
+impl RowKernel for AddBias<'_> {
+    #[inline(always)]
+    unsafe fn row<I: Isa>(self, _: &[f32], x: &mut [f32]) {
+        // SAFETY: promised by the caller.
+        unsafe { Add.row::<I>(self.bias, x) }
     }
 }
 
 /// Softmax of each row of `x` [T, d], in place.
+///
+/// # Panics
+/// When `x` is not whole rows.
 pub fn softmax(pool: &ThreadPool, x: &mut [f32], d: usize) {
-    let _ = pool;
     assert!(x.len().is_multiple_of(d));
-    for x in x.chunks_exact_mut(d) {
-        let max = x.iter().fold(f32::NEG_INFINITY, |m, v| m.max(*v));
-        for x in &mut *x {
-            *x = math::exp(*x - max);
-        }
-        let sum = math::sum(x);
-        for x in x {
-            *x /= sum;
+    each_row(pool, Softmax, &[], x, d);
+}
+
+#[derive(Clone, Copy)]
+struct Softmax;
+
+impl RowKernel for Softmax {
+    #[inline(always)]
+    unsafe fn row<I: Isa>(self, _: &[f32], x: &mut [f32]) {
+        // SAFETY: chunks of at most 16 elements.
+        unsafe {
+            let mut max = I::splat(f32::NEG_INFINITY);
+            for x in x.chunks(16) {
+                max = I::max(I::fill_from(part::<I>(x), x.len(), f32::NEG_INFINITY), max);
+            }
+            let max = I::splat(I::fold_max(max));
+            let mut sum = I::splat(0.0);
+            for x in x.chunks_mut(16) {
+                let e = isa::exp::<I>(I::sub(part::<I>(x), max));
+                sum = I::add(sum, I::fill_from(e, x.len(), 0.0));
+                put::<I>(x, e);
+            }
+            let sum = I::splat(I::fold_add(sum));
+            for x in x.chunks_mut(16) {
+                put::<I>(x, I::div(part::<I>(x), sum));
+            }
         }
     }
 }

@@ -1,0 +1,82 @@
+//! Floats as weights and KV blocks store them, read sixteen at a time.
+
+use crate::isa::Isa;
+
+/// A stored float type.
+///
+/// # Safety
+/// Of every method: pointers are good for what is read or written, the machine has the
+/// instructions of `I`.
+pub(crate) trait Stored: 'static {
+    /// Bytes of one number.
+    const BYTES: usize;
+    unsafe fn load<I: Isa>(p: *const u8) -> I::F;
+    unsafe fn store<I: Isa>(p: *mut u8, x: I::F);
+
+    /// The first `n` <= 16 numbers; the other lanes are zero.
+    #[inline(always)]
+    unsafe fn load_part<I: Isa>(p: *const u8, n: usize) -> I::F {
+        let mut whole = [0u8; 64];
+        // SAFETY: `n` numbers from `p`, by the caller; at most 64 bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, whole.as_mut_ptr(), n * Self::BYTES);
+            Self::load::<I>(whole.as_ptr())
+        }
+    }
+
+    /// Stores the first `n` <= 16 numbers.
+    #[inline(always)]
+    unsafe fn store_part<I: Isa>(p: *mut u8, x: I::F, n: usize) {
+        let mut whole = [0u8; 64];
+        // SAFETY: as `load_part`.
+        unsafe {
+            Self::store::<I>(whole.as_mut_ptr(), x);
+            std::ptr::copy_nonoverlapping(whole.as_ptr(), p, n * Self::BYTES);
+        }
+    }
+}
+
+pub(crate) struct F32;
+pub(crate) struct F16;
+pub(crate) struct BF16;
+
+impl Stored for F32 {
+    const BYTES: usize = 4;
+    #[inline(always)]
+    unsafe fn load<I: Isa>(p: *const u8) -> I::F {
+        // SAFETY: promised by the caller; unaligned is allowed.
+        unsafe { I::load(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store<I: Isa>(p: *mut u8, x: I::F) {
+        // SAFETY: as above.
+        unsafe { I::store(p.cast(), x) }
+    }
+}
+
+impl Stored for F16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<I: Isa>(p: *const u8) -> I::F {
+        // SAFETY: promised by the caller.
+        unsafe { I::load_f16(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<I: Isa>(p: *mut u8, x: I::F) {
+        // SAFETY: as above.
+        unsafe { I::store_f16(p, x) }
+    }
+}
+
+impl Stored for BF16 {
+    const BYTES: usize = 2;
+    #[inline(always)]
+    unsafe fn load<I: Isa>(p: *const u8) -> I::F {
+        // SAFETY: promised by the caller.
+        unsafe { I::load_bf16(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<I: Isa>(_: *mut u8, _: I::F) {
+        unreachable!("nothing is written in BF16")
+    }
+}
