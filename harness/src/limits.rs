@@ -31,3 +31,103 @@ pub const PROGRESS_POLL_MS: u64 = 120;
 pub const HINTS_MAX: usize = 12;
 
 const _: () = assert!(CONNECT_MS_MAX < STALL_MS_MAX);
+
+// ---- tools: what one result may take ----
+
+/// A window of at most this many tokens gets `RESULT_CHARS_TINY`.
+pub const WINDOW_TOKENS_TINY: usize = 4_096;
+/// A window of at most this many tokens gets `RESULT_CHARS_SMALL`.
+pub const WINDOW_TOKENS_SMALL: usize = 8_192;
+/// Characters of one result in a window of 4k: about 1,000 tokens of prose or code, so that one
+/// or two results fit beside the fixed pieces (DESIGN §6).
+pub const RESULT_CHARS_TINY: usize = 3_200;
+/// Characters of one result in a window of 8k.
+pub const RESULT_CHARS_SMALL: usize = 6_000;
+/// Characters of one result in any larger window.
+pub const RESULT_CHARS: usize = 60_000;
+/// A result is also held to `RESULT_CHARS* / 3` tokens: code and prose have 3.5 to 4.5 characters
+/// a token, but hexadecimal has 1.1, and 3,200 characters of it would be 2,800 tokens.
+pub const CHARS_PER_TOKEN_LEAST: usize = 3;
+/// ... and never to more than this share of the window, so that two results fit.
+pub const WINDOW_SHARE_OF_RESULT: usize = 4;
+/// Where a result has to be cut, a line longer than this is cut inside first, unless there are so
+/// few lines that each may have more.
+pub const LINE_CHARS: usize = 2_000;
+/// The longest marker: five numbers of 20 digits and the way to read on.
+pub const MARKER_CHARS_MAX: usize = 420;
+/// Below this room, a result is not worth its marker: the caller compacts first.
+pub const ROOM_CHARS_MIN: usize = 640;
+/// Characters kept in memory from the start and from the end of a stream.
+pub const KEEP_CHARS: usize = 64_000;
+/// Omitted text is counted in tokens exactly up to this many characters, by sample beyond.
+pub const TOKEN_SAMPLE_CHARS: usize = 16_000;
+
+const _: () = assert!(RESULT_CHARS <= KEEP_CHARS);
+const _: () = assert!(ROOM_CHARS_MIN > MARKER_CHARS_MAX && ROOM_CHARS_MIN < RESULT_CHARS_TINY);
+
+// ---- tools: cleaning ----
+
+/// An escape string (OSC, DCS, ...) that has not ended after this many characters is no escape
+/// string: what was held back is given as text. Terminals stop at similar lengths.
+pub const ESCAPE_CHARS_MAX: usize = 4_096;
+/// A line is held back up to this length, so that a progress bar (`\r`) leaves its last state only.
+pub const HELD_LINE_CHARS_MAX: usize = 16_384;
+/// Binary is told from text by this much of the start.
+pub const SNIFF_BYTES: usize = 8_192;
+/// The share of control characters, or of bytes that are not UTF-8, in percent, from which that
+/// start is binary (see `tools::sniff`).
+pub const BINARY_PERCENT: usize = 10;
+/// Fewer bytes than this are always shown, with `\xNN` for what is not text.
+pub const BINARY_BYTES_MIN: usize = 64;
+
+// ---- tools: commands ----
+
+/// A command's time when it asks for none: builds and test suites are minutes, hangs are for ever.
+pub const COMMAND_TIMEOUT_S: u64 = 120;
+/// The most a command may ask for.
+pub const COMMAND_TIMEOUT_S_MAX: u64 = 1_800;
+/// Output beyond this ends the command: a flood would fill the disk before the time is up.
+pub const COMMAND_OUTPUT_BYTES_MAX: u64 = 512 << 20;
+/// Raw output held in memory before it goes to the artifact's file.
+pub const COMMAND_MEMORY_BYTES: usize = 256 << 10;
+/// Between the shell's end and the end of what it left behind: time to flush, not to work.
+pub const LEFTOVER_GRACE_MS: u64 = 150;
+/// Between SIGTERM and SIGKILL.
+pub const KILL_GRACE_MS: u64 = 700;
+/// After SIGKILL, how long the pipe may take to close before it is left.
+pub const PIPE_CLOSE_MS: u64 = 1_000;
+/// How often a running command looks at the cancel flag.
+pub const CANCEL_POLL_MS: u64 = 20;
+/// How often a running command's processes and memory are looked at.
+pub const TASK_COUNT_MS: u64 = 250;
+/// Processes and threads of one command. A fork bomb stops here; a parallel build does not.
+pub const COMMAND_PROCESSES_MAX: u64 = 2_048;
+/// Resident memory of one command, in percent of the machine's. What is left must hold the model.
+pub const COMMAND_MEMORY_PERCENT_MAX: u64 = 75;
+/// One file written by a command.
+pub const COMMAND_FILE_BYTES_MAX: u64 = 16 << 30;
+/// The longest command line taken: longer ones belong in a file.
+pub const COMMAND_CHARS_MAX: usize = 100_000;
+
+// ---- tools: files ----
+
+/// The largest file that `edit` loads and `write` accepts.
+pub const EDIT_BYTES_MAX: u64 = 16 << 20;
+/// Replacements in one call.
+pub const EDITS_MAX: usize = 50;
+/// `read` counts a file's lines up to here; beyond, it says "at least".
+pub const READ_COUNT_BYTES_MAX: u64 = 256 << 20;
+/// Entries shown when `read` meets a directory.
+pub const READ_ENTRIES_MAX: usize = 200;
+/// `search` skips larger files and says how many it skipped.
+pub const SEARCH_FILE_BYTES_MAX: u64 = 16 << 20;
+/// Matching lines kept by one `search`; the result itself is bounded far earlier.
+pub const SEARCH_MATCHES_MAX: usize = 2_000;
+/// Characters shown of one line, around its match.
+pub const SEARCH_LINE_CHARS: usize = 300;
+/// Lines of context that a call may ask for.
+pub const SEARCH_CONTEXT_MAX: usize = 20;
+/// A compiled pattern's size, against `(a{1000}){1000}`.
+pub const SEARCH_PATTERN_BYTES_MAX: usize = 4 << 20;
+/// Symbolic links followed while one path is resolved (as Linux does).
+pub const LINKS_MAX: usize = 40;
