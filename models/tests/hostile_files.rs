@@ -260,7 +260,7 @@ fn lengths_and_counts() -> Vec<Case> {
         ),
         case(
             "cut-in-header",
-            model(|_| {})[..400].to_vec(),
+            model(|_| {})[..700].to_vec(),
             &["metadata key", "cut short"],
         ),
         case("cut-in-table", cut_in_table(), &["tensor", "cut short"]),
