@@ -4,10 +4,16 @@
 #![deny(unsafe_code)]
 
 pub mod config;
+pub mod decoder;
+pub mod device;
 pub mod error;
+pub mod forward;
 pub mod gguf;
+mod identity;
 pub mod limits;
+pub mod load;
 pub mod template;
 pub mod tiny;
 
+pub use config::Config;
 pub use error::{Blame, Error, Result};

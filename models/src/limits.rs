@@ -49,3 +49,19 @@ const _: () = assert!((DIGESTS_REMEMBERED_MAX * 1024) as u64 <= DIGEST_CACHE_BYT
 
 /// Characters of foreign text (a key, a name, a value) quoted in an error.
 pub const QUOTE_CHARS_MAX: usize = 80;
+
+/// Rows of one forward pass. Activations of a pass take a few hundred KiB a row in the largest
+/// models; a longer prompt goes in chunks.
+pub const ROWS_PER_PASS_MAX: usize = 8192;
+
+/// Positions in the first table of cosines and sines; it doubles when a sequence is longer. 4,096
+/// positions of 64 pairs take 2 MiB.
+pub const ROPE_POSITIONS_FIRST: usize = 4096;
+
+/// Attention scores that the tensor executor holds at once, in f32: rows of a chunk times positions
+/// times heads. 256 MiB is 512 rows at 8,192 positions and 16 heads.
+pub const ATTENTION_SCORES_BYTES_MAX: usize = 256 << 20;
+
+/// Memory that must be left beside the weights: activations, the KV of a short conversation, and the
+/// program itself.
+pub const MEMORY_RESERVE_BYTES: u64 = 128 << 20;

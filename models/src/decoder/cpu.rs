@@ -1,0 +1,268 @@
+//! The decoder on the CPU, over our own kernels.
+//!
+//! Invariant (law 1): the logits of a row depend on the tokens of its sequence and nothing else, to
+//! the bit. Each kernel keeps it for itself; here it holds because a row's way through the layers
+//! is the same whichever rows stand beside it.
+
+use std::sync::Arc;
+
+use kernels::{AttnShape, KvArena, KvShape, RopeTable, Scratch, SeqSpan, ThreadPool, Weight};
+
+use super::batch::Batch;
+use super::embedding::Embedding;
+use super::kernel_error;
+use super::rope::Rotation;
+use super::weights::{DecoderWeights, LayerWeights};
+use crate::forward::{Forward, KvStore, Logits, ModelIdentity, SeqStep};
+use crate::{Config, Error, Result};
+
+/// A decoder whose weights are in memory.
+pub(crate) struct CpuDecoder {
+    config: Config,
+    identity: ModelIdentity,
+    kv_shape: KvShape,
+    weights: DecoderWeights<Arc<Weight>, Vec<f32>>,
+    embedding: Embedding,
+    rotation: Rotation,
+    pool: ThreadPool,
+    rows: Rows,
+}
+
+/// Activations of one pass. They grow to the largest pass seen and stay.
+#[derive(Default)]
+struct Rows {
+    /// [T, d_model] the residual stream
+    x: Vec<f32>,
+    /// [T, d_model] normed, and later what is added to `x`
+    h: Vec<f32>,
+    /// [T, q_heads * head_dim]
+    q: Vec<f32>,
+    /// [T, kv_heads * head_dim]
+    k: Vec<f32>,
+    /// [T, kv_heads * head_dim]
+    v: Vec<f32>,
+    /// [T, q_heads * head_dim]
+    attended: Vec<f32>,
+    /// [T, d_ff]
+    gate: Vec<f32>,
+    /// [T, d_ff]
+    up: Vec<f32>,
+    scratch: Scratch,
+}
+
+/// What [`CpuDecoder::new`] is made from.
+pub(crate) struct CpuParts {
+    pub config: Config,
+    pub identity: ModelIdentity,
+    pub kv_shape: KvShape,
+    pub weights: DecoderWeights<Arc<Weight>, Vec<f32>>,
+    pub embedding: Embedding,
+    pub pool: ThreadPool,
+}
+
+impl CpuDecoder {
+    pub fn new(parts: CpuParts) -> Result<Self> {
+        let rotation = Rotation::new(&parts.config)?;
+        Ok(Self {
+            config: parts.config,
+            identity: parts.identity,
+            kv_shape: parts.kv_shape,
+            weights: parts.weights,
+            embedding: parts.embedding,
+            rotation,
+            pool: parts.pool,
+            rows: Rows::default(),
+        })
+    }
+
+    /// All layers for all rows, then the logits of the rows that were asked for.
+    fn pass(&mut self, batch: &Batch<'_>, kv: &mut KvArena) -> Result<Logits> {
+        let table = self.rotation.table_up_to(batch.last_position())?;
+        let step = LayerStep {
+            config: &self.config,
+            pool: &self.pool,
+            table,
+        };
+        let rows = &mut self.rows;
+        rows.fit(&self.config, batch.rows());
+        self.embedding
+            .rows(&batch.tokens, self.config.d_model, &mut rows.x);
+
+        let (last, others) = self.weights.layers.split_last().ok_or_else(no_layers)?;
+        for (layer, weights) in others.iter().enumerate() {
+            step.project_and_append(weights, layer, batch, kv, rows);
+            step.attend_and_feed(weights, layer, &batch.spans, kv, rows);
+        }
+        // The last layer's keys and values are needed of every row, the rest of it only where
+        // logits are.
+        step.project_and_append(last, others.len(), batch, kv, rows);
+        let spans = rows.keep_wanted(&self.config, batch);
+        step.attend_and_feed(last, others.len(), &spans, kv, rows);
+        Ok(self.logits(batch))
+    }
+
+    /// Final norm and output matrix over the rows that are left.
+    fn logits(&mut self, batch: &Batch<'_>) -> Logits {
+        let (rows, vocab) = (&mut self.rows, self.config.vocab);
+        let mut data = vec![0.0; batch.wanted_rows() * vocab];
+        if !data.is_empty() {
+            let eps = self.config.norm_eps;
+            kernels::rms_norm(&self.pool, &rows.x, &self.weights.norm, eps, &mut rows.h);
+            let output = &self.weights.output;
+            kernels::matmul(&self.pool, &rows.h, output, &mut data, &mut rows.scratch);
+        }
+        Logits {
+            vocab,
+            data,
+            rows_computed: batch.rows(),
+        }
+    }
+}
+
+impl Forward for CpuDecoder {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn identity_seed(&self) -> &ModelIdentity {
+        &self.identity
+    }
+
+    fn kv_shape(&self) -> KvShape {
+        self.kv_shape
+    }
+
+    fn new_kv(&self, blocks: usize) -> Result<KvStore> {
+        KvArena::new(self.kv_shape, blocks)
+            .map(KvStore::Cpu)
+            .map_err(kernel_error)
+    }
+
+    fn forward(&mut self, steps: &[SeqStep<'_>], kv: &mut KvStore) -> Result<Logits> {
+        let arena = match kv {
+            KvStore::Cpu(arena) if arena.shape() == self.kv_shape => arena,
+            _ => return Err(super::foreign_kv()),
+        };
+        let batch = Batch::new(&self.config, arena.blocks(), steps)?;
+        self.pass(&batch, arena)
+    }
+}
+
+/// What every layer of one pass shares.
+struct LayerStep<'a> {
+    config: &'a Config,
+    pool: &'a ThreadPool,
+    table: &'a RopeTable,
+}
+
+impl LayerStep<'_> {
+    /// Norm, projections, bias, rotation: leaves `q` in `rows`, and K and V in the KV store.
+    fn project_and_append(
+        &self,
+        weights: &LayerWeights<Arc<Weight>, Vec<f32>>,
+        layer: usize,
+        batch: &Batch<'_>,
+        kv: &mut KvArena,
+        rows: &mut Rows,
+    ) {
+        let pool = self.pool;
+        let Rows {
+            x,
+            h,
+            q,
+            k,
+            v,
+            scratch,
+            ..
+        } = rows;
+        kernels::rms_norm(pool, x, &weights.attention_norm, self.config.norm_eps, h);
+        let projections = [&*weights.q, &*weights.k, &*weights.v];
+        kernels::matmul_each(pool, h, &projections, &mut [q, k, v], scratch);
+        if let Some(bias) = &weights.bias {
+            kernels::add_bias(pool, q, &bias.q);
+            kernels::add_bias(pool, k, &bias.k);
+            kernels::add_bias(pool, v, &bias.v);
+        }
+        let head_dim = self.config.head_dim;
+        kernels::rope(pool, q, head_dim, &batch.positions, self.table);
+        kernels::rope(pool, k, head_dim, &batch.positions, self.table);
+        kernels::append_kv(pool, kv, layer, &batch.spans, k, v);
+    }
+
+    /// Attention and its output, then the feed-forward network, each added to the residual stream.
+    fn attend_and_feed(
+        &self,
+        weights: &LayerWeights<Arc<Weight>, Vec<f32>>,
+        layer: usize,
+        spans: &[SeqSpan<'_>],
+        kv: &KvArena,
+        rows: &mut Rows,
+    ) {
+        let (config, pool) = (self.config, self.pool);
+        if rows.x.is_empty() {
+            return;
+        }
+        let Rows {
+            x,
+            h,
+            q,
+            attended,
+            gate,
+            up,
+            scratch,
+            ..
+        } = rows;
+        let shape = AttnShape {
+            q_heads: config.q_heads,
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+            scale: 1.0 / (config.head_dim as f32).sqrt(),
+        };
+        kernels::attention(pool, kv, layer, spans, q, shape, attended, scratch);
+        kernels::matmul(pool, attended, &weights.attention_output, h, scratch);
+        kernels::add(pool, x, h);
+
+        kernels::rms_norm(pool, x, &weights.ffn_norm, config.norm_eps, h);
+        let projections = [&*weights.gate, &*weights.up];
+        kernels::matmul_each(pool, h, &projections, &mut [gate, up], scratch);
+        kernels::silu_mul(pool, gate, up);
+        kernels::matmul(pool, gate, &weights.down, h, scratch);
+        kernels::add(pool, x, h);
+    }
+}
+
+impl Rows {
+    /// Gives every buffer room for `rows` rows.
+    fn fit(&mut self, config: &Config, rows: usize) {
+        let q_width = config.q_heads * config.head_dim;
+        let kv_width = config.kv_heads * config.head_dim;
+        self.x.resize(rows * config.d_model, 0.0);
+        self.h.resize(rows * config.d_model, 0.0);
+        self.q.resize(rows * q_width, 0.0);
+        self.k.resize(rows * kv_width, 0.0);
+        self.v.resize(rows * kv_width, 0.0);
+        self.attended.resize(rows * q_width, 0.0);
+        self.gate.resize(rows * config.d_ff, 0.0);
+        self.up.resize(rows * config.d_ff, 0.0);
+    }
+
+    /// Moves the wanted rows of `x` and `q` to the front and forgets the others. Returns the spans
+    /// that are left.
+    fn keep_wanted<'a>(&mut self, config: &Config, batch: &Batch<'a>) -> Vec<SeqSpan<'a>> {
+        let q_width = config.q_heads * config.head_dim;
+        let mut kept = 0;
+        for wanted in &batch.wanted {
+            let from = wanted.row..wanted.row + wanted.span.rows;
+            for (buffer, width) in [(&mut self.x, config.d_model), (&mut self.q, q_width)] {
+                buffer.copy_within(from.start * width..from.end * width, kept * width);
+            }
+            kept += wanted.span.rows;
+        }
+        self.fit(config, kept);
+        batch.wanted.iter().map(|wanted| wanted.span).collect()
+    }
+}
+
+fn no_layers() -> Error {
+    Error::bug("a decoder without layers: the configuration should have been refused")
+}

@@ -1,0 +1,358 @@
+//! The decoder over candle's tensors: for CUDA and Metal, and tested on candle's CPU device.
+//!
+//! The recipe is that of [`super::cpu`], step by step. Quantised matrices stay quantised; activations
+//! and attention are f32; K and V are read back in their stored precision. candle's products may
+//! differ in the last bits between one row and many, so here law 1 holds within a margin only.
+
+use std::borrow::Cow;
+
+use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
+use candle_core::{D, Module as _, Tensor};
+use kernels::{KvShape, MatrixShape, RopeStyle, SeqSpan, WeightType};
+
+use super::batch::Batch;
+use super::embedding::Embedding;
+use super::manifest;
+use super::rope::Rotation;
+use super::tensor_kv::TensorKv;
+use super::weights::{DecoderWeights, LayerWeights, MakeWeights};
+use super::{foreign_kv, tensor_error};
+use crate::forward::{Forward, KvStore, Logits, ModelIdentity, SeqStep};
+use crate::gguf::Gguf;
+use crate::limits::ATTENTION_SCORES_BYTES_MAX;
+use crate::{Config, Result};
+
+type TensorResult<T> = candle_core::Result<T>;
+
+/// A decoder whose weights are on candle's device.
+pub(crate) struct TensorDecoder {
+    pub config: Config,
+    pub identity: ModelIdentity,
+    pub kv_shape: KvShape,
+    pub weights: DecoderWeights<QMatMul, Tensor>,
+    /// On the host: a row of it is all that a token needs.
+    pub embedding: Embedding,
+    pub rotation: Rotation,
+    pub device: candle_core::Device,
+}
+
+impl Forward for TensorDecoder {
+    fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn identity_seed(&self) -> &ModelIdentity {
+        &self.identity
+    }
+
+    fn kv_shape(&self) -> KvShape {
+        self.kv_shape
+    }
+
+    fn new_kv(&self, blocks: usize) -> Result<KvStore> {
+        TensorKv::new(self.kv_shape, blocks, &self.device).map(KvStore::Tensor)
+    }
+
+    fn forward(&mut self, steps: &[SeqStep<'_>], kv: &mut KvStore) -> Result<Logits> {
+        let tensors = match kv {
+            KvStore::Tensor(tensors) if tensors.shape() == self.kv_shape => tensors,
+            _ => return Err(foreign_kv()),
+        };
+        let batch = Batch::new(&self.config, tensors.blocks(), steps)?;
+        let angles = self.rotation.rows(&batch.positions)?;
+        let data = self.pass(&batch, angles, tensors).map_err(tensor_error)?;
+        Ok(Logits {
+            vocab: self.config.vocab,
+            data,
+            rows_computed: batch.rows(),
+        })
+    }
+}
+
+impl TensorDecoder {
+    fn pass(
+        &self,
+        batch: &Batch<'_>,
+        (cos, sin): (Vec<f32>, Vec<f32>),
+        kv: &mut TensorKv,
+    ) -> TensorResult<Vec<f32>> {
+        let (config, rows) = (&self.config, batch.rows());
+        let mut x = vec![0.0; rows * config.d_model];
+        self.embedding.rows(&batch.tokens, config.d_model, &mut x);
+        let mut x = Tensor::from_vec(x, (rows, config.d_model), &self.device)?;
+        let angles = (rows, config.rope.dims / 2);
+        let step = LayerStep {
+            config,
+            cos: Tensor::from_vec(cos, angles, &self.device)?,
+            sin: Tensor::from_vec(sin, angles, &self.device)?,
+        };
+        let everything = Attended::new(&batch.spans, &self.device)?;
+        let wanted_spans: Vec<_> = batch.wanted.iter().map(|wanted| wanted.span).collect();
+        let wanted = Attended::new(&wanted_spans, &self.device)?;
+        let last = self.weights.layers.len() - 1;
+        for (layer, weights) in self.weights.layers.iter().enumerate() {
+            let mut q = step.project_and_append(weights, layer, batch, kv, &x)?;
+            // As on the CPU: after the last keys and values only the rows with logits go on.
+            let attended = if layer == last {
+                if batch.wanted.is_empty() {
+                    return Ok(Vec::new());
+                }
+                let rows = wanted_rows(batch, &self.device)?;
+                x = x.index_select(&rows, 0)?;
+                q = q.index_select(&rows, 1)?;
+                &wanted
+            } else {
+                &everything
+            };
+            x = step.attend_and_feed(weights, layer, attended, kv, &x, &q)?;
+        }
+        let h = norm(&x, &self.weights.norm, config)?;
+        self.weights.output.forward(&h)?.flatten_all()?.to_vec1()
+    }
+}
+
+/// The rows of the batch whose logits were asked for, [rows] u32.
+fn wanted_rows(batch: &Batch<'_>, device: &candle_core::Device) -> TensorResult<Tensor> {
+    let rows = batch.wanted.iter().flat_map(|w| w.row..w.row + w.span.rows);
+    let rows: Vec<u32> = rows.map(|row| row as u32).collect();
+    Tensor::new(rows, device)
+}
+
+fn norm(x: &Tensor, weight: &Tensor, config: &Config) -> TensorResult<Tensor> {
+    candle_nn::ops::rms_norm(x, weight, config.norm_eps)
+}
+
+/// Sequences that attention runs over, with what does not change from layer to layer.
+struct Attended {
+    sequences: Vec<AttendedSeq>,
+}
+
+struct AttendedSeq {
+    start: usize,
+    rows: usize,
+    /// [blocks] u32, exactly those of positions `0 .. start + rows`.
+    table: Tensor,
+}
+
+impl Attended {
+    fn new(spans: &[SeqSpan<'_>], device: &candle_core::Device) -> TensorResult<Self> {
+        let sequence = |span: &SeqSpan<'_>| {
+            let blocks = (span.start + span.rows).div_ceil(kernels::BLOCK_TOKENS);
+            let table = Tensor::new(&span.table[..blocks], device)?;
+            Ok(AttendedSeq {
+                start: span.start,
+                rows: span.rows,
+                table,
+            })
+        };
+        Ok(Self {
+            sequences: spans.iter().map(sequence).collect::<TensorResult<_>>()?,
+        })
+    }
+}
+
+/// What every layer of one pass shares.
+struct LayerStep<'a> {
+    config: &'a Config,
+    /// [T, rope.dims / 2]
+    cos: Tensor,
+    /// [T, rope.dims / 2]
+    sin: Tensor,
+}
+
+impl LayerStep<'_> {
+    /// Norm, projections, bias, rotation: gives `q` [Hq, T, D], and leaves K and V in the KV store.
+    fn project_and_append(
+        &self,
+        weights: &LayerWeights<QMatMul, Tensor>,
+        layer: usize,
+        batch: &Batch<'_>,
+        kv: &mut TensorKv,
+        x: &Tensor,
+    ) -> TensorResult<Tensor> {
+        let config = self.config;
+        let h = norm(x, &weights.attention_norm, config)?;
+        let (mut q, mut k, mut v) = (
+            weights.q.forward(&h)?,
+            weights.k.forward(&h)?,
+            weights.v.forward(&h)?,
+        );
+        if let Some(bias) = &weights.bias {
+            q = q.broadcast_add(&bias.q)?;
+            k = k.broadcast_add(&bias.k)?;
+            v = v.broadcast_add(&bias.v)?;
+        }
+        let heads_first = |t: Tensor, heads: usize| {
+            t.reshape((batch.rows(), heads, config.head_dim))?
+                .transpose(0, 1)?
+                .contiguous()
+        };
+        let q = self.rotate(&heads_first(q, config.q_heads)?)?;
+        let k = self.rotate(&heads_first(k, config.kv_heads)?)?;
+        let v = heads_first(v, config.kv_heads)?;
+        kv.append(layer, &batch.spans, &k, &v)?;
+        Ok(q)
+    }
+
+    /// Rotates the first `rope.dims` of each head: `x` [H, T, D] -> [H, T, D].
+    fn rotate(&self, x: &Tensor) -> TensorResult<Tensor> {
+        let (dims, head_dim) = (self.config.rope.dims, self.config.head_dim);
+        let rotated = x.narrow(D::Minus1, 0, dims)?.contiguous()?.unsqueeze(0)?;
+        let rotated = match self.config.rope.style {
+            RopeStyle::Norm => candle_nn::rotary_emb::rope_i(&rotated, &self.cos, &self.sin)?,
+            RopeStyle::Neox => candle_nn::rotary_emb::rope(&rotated, &self.cos, &self.sin)?,
+        };
+        let rotated = rotated.squeeze(0)?;
+        if dims == head_dim {
+            return Ok(rotated);
+        }
+        Tensor::cat(
+            &[rotated, x.narrow(D::Minus1, dims, head_dim - dims)?],
+            D::Minus1,
+        )
+    }
+
+    /// Attention and its output, then the feed-forward network, each added to the residual stream:
+    /// `x` [T, d_model], `q` [Hq, T, D] -> [T, d_model].
+    fn attend_and_feed(
+        &self,
+        weights: &LayerWeights<QMatMul, Tensor>,
+        layer: usize,
+        attended: &Attended,
+        kv: &TensorKv,
+        x: &Tensor,
+        q: &Tensor,
+    ) -> TensorResult<Tensor> {
+        let mut parts = Vec::with_capacity(attended.sequences.len());
+        let mut row = 0;
+        for sequence in &attended.sequences {
+            let q = q.narrow(1, row, sequence.rows)?;
+            parts.push(self.attend(layer, sequence, kv, &q)?);
+            row += sequence.rows;
+        }
+        let x = (x + weights.attention_output.forward(&Tensor::cat(&parts, 0)?)?)?;
+        let h = norm(&x, &weights.ffn_norm, self.config)?;
+        let gate = candle_nn::ops::silu(&weights.gate.forward(&h)?)?;
+        let h = (gate * weights.up.forward(&h)?)?;
+        x + weights.down.forward(&h)?
+    }
+
+    /// Causal attention of one sequence: `q` [Hq, n, D] -> [n, Hq * D]. Long prompts go in several
+    /// passes over their rows, so that the scores stay within a bound.
+    fn attend(
+        &self,
+        layer: usize,
+        sequence: &AttendedSeq,
+        kv: &TensorKv,
+        q: &Tensor,
+    ) -> TensorResult<Tensor> {
+        let positions = sequence.start + sequence.rows;
+        let [k, v] = kv.gather(layer, &sequence.table, positions)?;
+        let (k, v) = (k.transpose(1, 2)?.contiguous()?, v.contiguous()?);
+        let row_bytes = self.config.q_heads * positions * size_of::<f32>();
+        let rows_at_once = (ATTENTION_SCORES_BYTES_MAX / row_bytes).max(1);
+        let mut parts = Vec::new();
+        for first in (0..sequence.rows).step_by(rows_at_once) {
+            let rows = rows_at_once.min(sequence.rows - first);
+            let q = q.narrow(1, first, rows)?.contiguous()?;
+            parts.push(self.attend_rows(&q, sequence.start + first, &k, &v)?);
+        }
+        Tensor::cat(&parts, 0)
+    }
+
+    /// `q` [Hq, n, D] at positions from `start`; `k` [Hkv, D, L], `v` [Hkv, L, D] -> [n, Hq * D].
+    fn attend_rows(
+        &self,
+        q: &Tensor,
+        start: usize,
+        k: &Tensor,
+        v: &Tensor,
+    ) -> TensorResult<Tensor> {
+        let (q_heads, rows, head_dim) = q.dims3()?;
+        let (kv_heads, positions, _) = v.dims3()?;
+        // The query heads of one KV head stand beside each other: one product serves them all.
+        let grouped = q.reshape((kv_heads, q_heads / kv_heads * rows, head_dim))?;
+        let scale = 1.0 / (head_dim as f64).sqrt();
+        let scores = (grouped.matmul(k)? * scale)?.reshape((q_heads, rows, positions))?;
+        let scores = match causal_mask(start, rows, positions, q.device())? {
+            Some(mask) => scores.broadcast_add(&mask)?,
+            None => scores,
+        };
+        let weights = candle_nn::ops::softmax_last_dim(&scores)?;
+        let weights = weights.reshape((kv_heads, q_heads / kv_heads * rows, positions))?;
+        let out = weights.matmul(v)?.reshape((q_heads, rows, head_dim))?;
+        out.transpose(0, 1)?.reshape((rows, q_heads * head_dim))
+    }
+}
+
+/// [n, L]: 0 where row `i` may look, minus infinity after its position. `None` when every row may
+/// look everywhere.
+fn causal_mask(
+    start: usize,
+    rows: usize,
+    positions: usize,
+    device: &candle_core::Device,
+) -> TensorResult<Option<Tensor>> {
+    if start + 1 >= positions {
+        return Ok(None);
+    }
+    let mask = |row: usize| {
+        (0..positions).map(move |p| {
+            if p > start + row {
+                f32::NEG_INFINITY
+            } else {
+                0.0
+            }
+        })
+    };
+    let mask: Vec<f32> = (0..rows).flat_map(mask).collect();
+    Tensor::from_vec(mask, (rows, positions), device).map(Some)
+}
+
+/// Puts the tensors of a file on a device.
+pub(crate) struct TensorWeights<'a> {
+    pub gguf: &'a Gguf,
+    pub device: &'a candle_core::Device,
+    /// Called with the bytes of each matrix that has arrived.
+    pub arrived: &'a dyn Fn(usize),
+}
+
+impl MakeWeights for TensorWeights<'_> {
+    type Matrix = QMatMul;
+    type Vector = Tensor;
+
+    fn matrix(&mut self, name: &str, shape: MatrixShape) -> Result<QMatMul> {
+        let (ty, bytes) = manifest::matrix(self.gguf, name)?;
+        let storage = QStorage::from_data(Cow::Borrowed(&bytes), self.device, candle_type(ty));
+        let tensor = storage.and_then(|s| QTensor::new(s, (shape.rows, shape.cols)));
+        let matrix = tensor
+            .and_then(QMatMul::from_qtensor)
+            .map_err(tensor_error)?;
+        (self.arrived)(bytes.len());
+        Ok(matrix)
+    }
+
+    fn vector(&mut self, name: &str, length: usize) -> Result<Tensor> {
+        let values = manifest::vector(self.gguf, name, length)?;
+        Tensor::from_vec(values, length, self.device).map_err(tensor_error)
+    }
+}
+
+/// candle's name of a type.
+fn candle_type(ty: WeightType) -> GgmlDType {
+    match ty {
+        WeightType::F32 => GgmlDType::F32,
+        WeightType::F16 => GgmlDType::F16,
+        WeightType::BF16 => GgmlDType::BF16,
+        WeightType::Q4_0 => GgmlDType::Q4_0,
+        WeightType::Q4_1 => GgmlDType::Q4_1,
+        WeightType::Q5_0 => GgmlDType::Q5_0,
+        WeightType::Q5_1 => GgmlDType::Q5_1,
+        WeightType::Q8_0 => GgmlDType::Q8_0,
+        WeightType::Q2K => GgmlDType::Q2K,
+        WeightType::Q3K => GgmlDType::Q3K,
+        WeightType::Q4K => GgmlDType::Q4K,
+        WeightType::Q5K => GgmlDType::Q5K,
+        WeightType::Q6K => GgmlDType::Q6K,
+    }
+}

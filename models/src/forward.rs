@@ -1,0 +1,156 @@
+//! The seam between a model and the engine: token ids and a block table in, logits out.
+//!
+//! Invariant: a [`Forward`] owns weights and scratch memory and nothing of any sequence. Keys and
+//! values live in a [`KvStore`] that the caller owns and addresses through block tables, so a
+//! sequence can be shared, copied and dropped without asking the model. On the CPU the logits of a
+//! row depend on its sequence alone, to the bit: not on chunks, batch mates or threads.
+
+use kernels::{KvArena, KvShape};
+
+pub use crate::decoder::TensorKv;
+pub use crate::identity::ModelIdentity;
+use crate::{Config, Error, Result};
+
+/// Which rows of a step the caller wants logits of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogitRows {
+    None,
+    Last,
+    All,
+}
+
+/// New tokens of one sequence.
+#[derive(Clone, Copy, Debug)]
+pub struct SeqStep<'a> {
+    /// At least one.
+    pub tokens: &'a [u32],
+    /// Position of the first of them; the positions before it are in the KV store already.
+    pub start: usize,
+    /// `table[i]` is the block of positions `32 i .. 32 i + 32`, up to the last of `tokens`.
+    pub table: &'a [u32],
+    pub logits: LogitRows,
+}
+
+/// What a pass gives back.
+#[derive(Clone, Debug, Default)]
+pub struct Logits {
+    pub vocab: usize,
+    /// [rows asked for, vocab], in step order.
+    pub data: Vec<f32>,
+    /// Rows that really went through the layers.
+    pub rows_computed: usize,
+}
+
+impl Logits {
+    /// Number of rows.
+    pub fn rows(&self) -> usize {
+        self.data.len().checked_div(self.vocab).unwrap_or(0)
+    }
+
+    /// The logits of row `row`: [vocab].
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.data[row * self.vocab..(row + 1) * self.vocab]
+    }
+}
+
+/// A model that can be run.
+pub trait Forward: Send {
+    fn config(&self) -> &Config;
+
+    /// Digest over all that the KV depends on.
+    fn identity_seed(&self) -> &ModelIdentity;
+
+    fn kv_shape(&self) -> KvShape;
+
+    /// Allocates memory for keys and values, for this model and on its device.
+    ///
+    /// # Errors
+    /// Blames the device when there is not enough memory.
+    fn new_kv(&self, blocks: usize) -> Result<KvStore>;
+
+    /// Runs all steps in one pass and writes their keys and values.
+    ///
+    /// # Errors
+    /// An empty step, a token id outside the vocabulary, a position outside the context, a table
+    /// that is too short, a block outside the store or written by two steps. Nothing was written
+    /// then.
+    fn forward(&mut self, steps: &[SeqStep<'_>], kv: &mut KvStore) -> Result<Logits>;
+}
+
+/// Keys and values of all sequences, where the model can reach them.
+pub enum KvStore {
+    Cpu(KvArena),
+    Tensor(TensorKv),
+}
+
+impl KvStore {
+    pub fn shape(&self) -> KvShape {
+        match self {
+            KvStore::Cpu(arena) => arena.shape(),
+            KvStore::Tensor(tensors) => tensors.shape(),
+        }
+    }
+
+    pub fn blocks(&self) -> usize {
+        match self {
+            KvStore::Cpu(arena) => arena.blocks(),
+            KvStore::Tensor(tensors) => tensors.blocks(),
+        }
+    }
+
+    /// Makes the first `tokens` positions of block `to` those of block `from`.
+    pub fn copy_block(&mut self, from: u32, to: u32, tokens: usize) -> Result<()> {
+        self.check_block(from)?;
+        self.check_block(to)?;
+        if from == to || tokens > kernels::BLOCK_TOKENS {
+            return Err(Error::bug(format!(
+                "cannot copy {tokens} positions of block {from} to block {to}: need two blocks and \
+                 at most {} positions",
+                kernels::BLOCK_TOKENS
+            )));
+        }
+        match self {
+            KvStore::Cpu(arena) => arena.copy_block(from, to, tokens),
+            KvStore::Tensor(tensors) => tensors.copy_block(from, to)?,
+        }
+        Ok(())
+    }
+
+    /// The bytes of a block, for another tier. Only a store of the same model identity can take
+    /// them: their order belongs to the executor.
+    pub fn read_block(&self, block: u32) -> Result<Vec<u8>> {
+        self.check_block(block)?;
+        match self {
+            KvStore::Cpu(arena) => Ok(arena.block_bytes_ref(block).to_vec()),
+            KvStore::Tensor(tensors) => tensors.read_block(block),
+        }
+    }
+
+    /// Fills a block with what [`KvStore::read_block`] gave.
+    pub fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<()> {
+        self.check_block(block)?;
+        let need = self.shape().block_bytes();
+        if bytes.len() != need {
+            return Err(Error::input(format!(
+                "a KV block of this model has {need} bytes, this has {}; ignore it and compute \
+                 again",
+                bytes.len()
+            )));
+        }
+        match self {
+            KvStore::Cpu(arena) => arena.block_bytes_mut(block).copy_from_slice(bytes),
+            KvStore::Tensor(tensors) => tensors.write_block(block, bytes)?,
+        }
+        Ok(())
+    }
+
+    fn check_block(&self, block: u32) -> Result<()> {
+        let blocks = self.blocks();
+        if (block as usize) < blocks {
+            return Ok(());
+        }
+        Err(Error::bug(format!(
+            "block {block} is outside the KV store of {blocks} blocks"
+        )))
+    }
+}
