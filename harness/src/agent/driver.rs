@@ -2,7 +2,7 @@
 //! summarises. It decides nothing that the machine decides.
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 
 use super::budget::Budget;
 use super::compact::{self, Cut};
@@ -16,7 +16,8 @@ use super::transcript::{Call, Entry, ToolOutput};
 use super::transcript_tool;
 use super::view::{Turn, View};
 use crate::error::Error;
-use crate::tools::{Asker, Bounded, Caps, Policy, ToolBox, ToolCall, ToolSpec};
+use crate::tools::bound::{self, Keep, ReadOn, Source};
+use crate::tools::{Asker, Bounded, Cancel, Caps, Counter, Policy, ToolBox, ToolCall, ToolSpec};
 
 /// What a person sees of a run.
 pub trait Watch {
@@ -42,7 +43,8 @@ pub struct Agent<'a> {
     policy: Policy,
     asker: &'a mut dyn Asker,
     watch: &'a mut dyn Watch,
-    cancel: &'a AtomicBool,
+    cancel: Cancel,
+    counter: Arc<Counter>,
     session: Session,
     setup: Setup,
     budget: Budget,
@@ -61,7 +63,9 @@ pub struct Hands<'a> {
     pub policy: Policy,
     pub asker: &'a mut dyn Asker,
     pub watch: &'a mut dyn Watch,
-    pub cancel: &'a AtomicBool,
+    pub cancel: Cancel,
+    /// Counts tokens as the model does.
+    pub counter: Arc<Counter>,
 }
 
 impl<'a> Agent<'a> {
@@ -96,6 +100,7 @@ impl<'a> Agent<'a> {
             asker: hands.asker,
             watch: hands.watch,
             cancel: hands.cancel,
+            counter: hands.counter,
             session,
             setup,
             budget,
@@ -156,7 +161,7 @@ impl<'a> Agent<'a> {
     }
 
     fn ask_model(&mut self) -> Result<Event, Error> {
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.cancel.is_cancelled() {
             return Ok(Event::Interrupt { partial: None });
         }
         let view = View::of(self.session.records());
@@ -165,7 +170,7 @@ impl<'a> Agent<'a> {
             tools: &self.specs,
             reply_max: self.budget.reply,
             may_call: true,
-            cancel: self.cancel,
+            cancel: &self.cancel,
         };
         let reply = match self.runtime.ask(&ask, &mut |what| self.watch.streamed(&what)) {
             Ok(reply) => reply,
@@ -206,7 +211,7 @@ impl<'a> Agent<'a> {
         } else {
             self.run_in_toolbox(call)
         };
-        if self.cancel.load(Ordering::Relaxed) {
+        if self.cancel.is_cancelled() {
             return Ok(Event::Interrupt { partial: None });
         }
         self.fit(call, output)
@@ -214,16 +219,13 @@ impl<'a> Agent<'a> {
 
     fn run_in_toolbox(&mut self, call: &Call) -> ToolOutput {
         let wanted = ToolCall { id: call.id.clone(), name: call.name.clone(), arguments: call.arguments.clone() };
-        let refused = |text: String| ToolOutput { text, ok: false, artifact: None };
-        let parsed = match self.tools.parse(&wanted) {
-            Ok(parsed) => parsed,
-            Err(bad) => return refused(bad.to_string()),
+        let result = match self.tools.parse(&wanted) {
+            Err(refused) => *refused,
+            Ok(parsed) => match self.tools.gate(parsed, &mut self.policy, self.asker) {
+                Err(denied) => *denied,
+                Ok(approved) => self.tools.run(&approved, &self.cancel),
+            },
         };
-        let approved = match self.tools.gate(parsed, &mut self.policy, self.asker) {
-            Ok(approved) => approved,
-            Err(denied) => return refused(denied.0),
-        };
-        let result = self.tools.run(&approved, self.cancel);
         let output = ToolOutput {
             text: result.text.text().to_owned(),
             ok: result.ok,
@@ -237,23 +239,25 @@ impl<'a> Agent<'a> {
     fn fit(&mut self, call: &Call, mut output: ToolOutput) -> Result<Event, Error> {
         let tokens = self.measure()?;
         let need = self.runtime.count(&output.text);
-        if let Some(room) = self.budget.result_room(tokens) {
-            if need > room {
-                let whole = match self.last_output.take() {
-                    Some(whole) => whole,
-                    None => self.tools.bound_text(&output.text),
-                };
-                let caps = Caps::for_window(self.budget.window).within(room);
-                match whole.fit(caps, &*self.tools.counter()) {
-                    Ok(fitted) => output.text = fitted.text().to_owned(),
-                    Err(_) => {
-                        self.last_output = Some(whole);
-                        return Ok(Event::NoRoom { output, tokens });
-                    }
+        if tokens + need > self.budget.threshold() {
+            let Some(room) = self.budget.result_room(tokens) else {
+                return Ok(Event::NoRoom { output, tokens });
+            };
+            let caps = Caps::for_window(self.budget.window).within(room);
+            let whole = match self.last_output.take() {
+                Some(whole) => whole,
+                None => {
+                    let source = Source::whole(output.text.as_str());
+                    bound::bound(&source, self.tools.caps(), Keep::Head, ReadOn::Nothing, "", &*self.counter)
+                }
+            };
+            match whole.fit(caps, &*self.counter) {
+                Ok(fitted) => output.text = fitted.text().to_owned(),
+                Err(_) => {
+                    self.last_output = Some(whole);
+                    return Ok(Event::NoRoom { output, tokens });
                 }
             }
-        } else if tokens + need > self.budget.threshold() {
-            return Ok(Event::NoRoom { output, tokens });
         }
         self.watch.call_ended(call, &output);
         let tokens = tokens + self.runtime.count(&output.text);
@@ -271,7 +275,7 @@ impl<'a> Agent<'a> {
             tools: &self.specs,
             reply_max: self.budget.summary,
             may_call: false,
-            cancel: self.cancel,
+            cancel: &self.cancel,
         };
         self.watch.told(&format!("compacting: {}", reason.describe()));
         let reply = match self.runtime.ask(&ask, &mut |_| {}) {

@@ -1,7 +1,6 @@
 //! The in-process engine as the agent's runtime.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use engine::{Finish, SamplingParams};
 use models::template::FrozenClock;
@@ -98,7 +97,7 @@ impl Runtime for Local {
         let canceller = reply.canceller();
         let mut answer = Answer::default();
         while let Some(event) = reply.recv() {
-            if ask.cancel.load(Ordering::Relaxed) {
+            if ask.cancel.is_cancelled() {
                 canceller.cancel();
             }
             match event {

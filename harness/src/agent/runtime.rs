@@ -1,14 +1,12 @@
 //! What answers a model step. The agent knows only this: the in-process engine is one runtime, a
 //! script in a test another, a remote server may be a third.
 
-use std::sync::atomic::AtomicBool;
-
 use engine::{Plan, Report};
 
 use super::machine::Answer;
 use super::view::View;
 use crate::error::Error;
-use crate::tools::ToolSpec;
+use crate::tools::{Cancel, ToolSpec};
 
 /// One model step.
 pub struct Ask<'a> {
@@ -19,7 +17,7 @@ pub struct Ask<'a> {
     /// A summary is written without tools; they stay in the prompt, and a mask bars them.
     pub may_call: bool,
     /// Set by Ctrl-C.
-    pub cancel: &'a AtomicBool,
+    pub cancel: &'a Cancel,
 }
 
 /// What a step shows while it runs.

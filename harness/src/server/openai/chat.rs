@@ -11,6 +11,8 @@ use axum::response::{IntoResponse, Response};
 use engine::{Finish, Logprob};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::error::{self, ApiError};
 use super::request::Job;
@@ -158,8 +160,8 @@ fn stream(service: &Arc<Service>, reply: Reply, job: Answering) -> Response {
         .into_response()
 }
 
-fn futures_of(receiver: mpsc::Receiver<String>) -> impl futures_core::Stream<Item = Result<String, Infallible>> {
-    tokio_stream::StreamExt::map(tokio_stream::wrappers::ReceiverStream::new(receiver), Ok)
+fn futures_of(receiver: mpsc::Receiver<String>) -> impl tokio_stream::Stream<Item = Result<String, Infallible>> {
+    ReceiverStream::new(receiver).map(Ok)
 }
 
 struct Writer {
