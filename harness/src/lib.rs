@@ -4,6 +4,7 @@
 // Denied, not forbidden: `tools::os` alone may, for what runs between fork and exec.
 #![deny(unsafe_code)]
 
+pub mod agent;
 pub mod cli;
 pub mod env;
 pub mod error;

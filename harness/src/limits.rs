@@ -131,3 +131,58 @@ pub const SEARCH_CONTEXT_MAX: usize = 20;
 pub const SEARCH_PATTERN_BYTES_MAX: usize = 4 << 20;
 /// Symbolic links followed while one path is resolved (as Linux does).
 pub const LINKS_MAX: usize = 40;
+
+// ---- the agent ----
+
+/// The smallest window the agent works in: below it the fixed pieces, a summary and one result do
+/// not fit together.
+pub const AGENT_WINDOW_MIN: usize = 2_048;
+/// The message that asks for a summary is about 130 tokens in the tokenizers at hand.
+pub const COMPACTION_INSTRUCTION_TOKENS: usize = 150;
+/// Room for a result below which the context is compacted first: a marker and a few lines.
+pub const RESULT_TOKENS_MIN: usize = 200;
+/// Rounds of tools in one run. Long tasks of small models take some dozens.
+pub const TOOL_ROUNDS_MAX: usize = 100;
+/// Broken calls in a row that are corrected before the run stops.
+pub const CORRECTIONS_MAX: usize = 2;
+/// Failures of the runtime in a row that are tried again.
+pub const RETRIES_MAX: usize = 2;
+/// Identical (call, result) pairs in a row: told at the third, stopped at the fifth.
+pub const REPEATS_WARN: usize = 3;
+pub const REPEATS_STOP: usize = 5;
+/// A compaction should leave at most this share of the context.
+pub const COMPACTION_SHRINK_PERCENT: usize = 80;
+/// Compactions in a row that freed too little before the run stops (law 11).
+pub const COMPACTION_STRIKES: usize = 2;
+/// The project's rules are sent with every call: about 4,000 tokens at the most.
+pub const RULES_BYTES_MAX: usize = 16 << 10;
+/// Entries that one call of `transcript` shows.
+pub const TRANSCRIPT_ENTRIES_MAX: usize = 20;
+/// Characters shown of one of them.
+pub const TRANSCRIPT_ENTRY_CHARS: usize = 1_200;
+
+const _: () = assert!(REPEATS_WARN < REPEATS_STOP);
+
+// ---- text to tokens ----
+
+/// Encoded runs that are remembered; cleared when full. A conversation has some hundreds.
+pub const ENCODED_RUNS_MAX: usize = 8_192;
+/// Conversations whose ids are remembered, for clients that send their history back.
+pub const THREADS_MAX: usize = 1_024;
+
+// ---- the server ----
+
+/// The largest request body: a million tokens of text are about 4 MiB.
+pub const BODY_BYTES_MAX: usize = 32 << 20;
+/// Chunks of a stream that may wait for a slow client before the reply waits too.
+pub const STREAM_CHUNKS_AHEAD: usize = 64;
+/// A comment is sent when nothing else was for this long, so that proxies do not close the stream.
+pub const KEEP_ALIVE: std::time::Duration = std::time::Duration::from_secs(10);
+/// What OpenAI's API takes when a request names no temperature.
+pub const SERVER_TEMPERATURE: f32 = 1.0;
+/// Stop strings of one request. OpenAI takes 4; clients of other servers send more.
+pub const STOPS_MAX: usize = 16;
+/// As OpenAI's API has it.
+pub const TOP_LOGPROBS_MAX: u64 = 20;
+/// JSON has no infinity: the log probability of what cannot happen.
+pub const LOGPROB_MIN: f32 = -9_999.0;
