@@ -6,7 +6,9 @@ use crate::keys::{self, Fingerprint};
 use std::sync::Arc;
 
 /// How often a piece changes. Pieces are sent in this order, rarest change first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Layer {
     Instructions,

@@ -63,6 +63,11 @@ impl Error {
         }
     }
 
+    /// An error of reading or writing `path` while doing what `doing` says.
+    pub fn io(doing: &str, path: &std::path::Path, error: &io::Error) -> Error {
+        Error::device(format!("cannot {doing} {}: {error}", path.display()))
+    }
+
     pub fn blame(&self) -> Blame {
         match self {
             Error::Said { blame, .. } => *blame,

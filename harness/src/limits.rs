@@ -136,7 +136,7 @@ pub const LINKS_MAX: usize = 40;
 
 /// The smallest window the agent works in: below it the fixed pieces, a summary and one result do
 /// not fit together.
-pub const AGENT_WINDOW_MIN: usize = 2_048;
+pub const AGENT_WINDOW_MIN: usize = 3_072;
 /// The message that asks for a summary is about 130 tokens in the tokenizers at hand.
 pub const COMPACTION_INSTRUCTION_TOKENS: usize = 150;
 /// Room for a result below which the context is compacted first: a marker and a few lines.

@@ -30,7 +30,9 @@ impl Budget {
                 limits::AGENT_WINDOW_MIN
             )));
         }
-        let share = |of_4096: usize, max: usize| (window * of_4096 / 4096).clamp(of_4096.min(window / 8), max);
+        let share = |of_4096: usize, max: usize| {
+            (window * of_4096 / 4096).clamp(of_4096.min(window / 8), max)
+        };
         Ok(Budget {
             window,
             fixed_max: (window * 900 / 4096).clamp(900, 16_384),
@@ -65,7 +67,10 @@ impl Budget {
         if total <= self.fixed_max {
             return Ok(());
         }
-        let table: String = pieces.iter().map(|(name, tokens)| format!("\n  {tokens:>7}  {name}")).collect();
+        let table: String = pieces
+            .iter()
+            .map(|(name, tokens)| format!("\n  {tokens:>7}  {name}"))
+            .collect();
         Err(Error::caller(format!(
             "the fixed pieces need {total} tokens, have {} of a {}-token window; shorten the largest or raise --context{table}",
             self.fixed_max, self.window
@@ -82,7 +87,14 @@ mod tests {
         let budget = Budget::for_window(4096).expect("4k works");
         assert_eq!(
             budget,
-            Budget { window: 4096, fixed_max: 900, reply: 512, instruction: 150, summary: 400, verbatim: 250 }
+            Budget {
+                window: 4096,
+                fixed_max: 900,
+                reply: 512,
+                instruction: 150,
+                summary: 400,
+                verbatim: 250
+            }
         );
         assert_eq!(budget.threshold(), 3034);
         // After a compaction: fixed, summary and verbatim, and there is room for a result.
@@ -96,19 +108,28 @@ mod tests {
             let b = Budget::for_window(window).expect("large enough");
             let after_compaction = b.fixed_max + b.summary + b.verbatim;
             assert!(after_compaction < b.threshold(), "window {window}: {b:?}");
-            assert!(b.threshold() + b.reply <= b.summary_limit(), "window {window}: {b:?}");
+            assert!(
+                b.threshold() + b.reply <= b.summary_limit(),
+                "window {window}: {b:?}"
+            );
         }
     }
 
     #[test]
     fn too_small_and_too_full_say_need_have_fix() {
         let error = Budget::for_window(512).expect_err("too small").to_string();
-        assert!(error.contains("512") && error.contains("--context"), "{error}");
+        assert!(
+            error.contains("512") && error.contains("--context"),
+            "{error}"
+        );
         let budget = Budget::for_window(4096).expect("4k works");
         let error = budget
             .check_fixed(&[("instructions".into(), 700), ("tools".into(), 300)])
             .expect_err("over")
             .to_string();
-        assert!(error.contains("1000") && error.contains("900") && error.contains("tools"), "{error}");
+        assert!(
+            error.contains("1000") && error.contains("900") && error.contains("tools"),
+            "{error}"
+        );
     }
 }

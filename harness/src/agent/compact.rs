@@ -25,7 +25,11 @@ pub struct Cut {
 
 /// Keeps the newest messages within `verbatim_tokens`, never splitting a call from its result, and
 /// keeps nothing when `verbatim_tokens` is 0. `tokens_of` counts one record.
-pub fn choose_cut(records: &[Record], verbatim_tokens: usize, tokens_of: impl Fn(&Record) -> usize) -> Cut {
+pub fn choose_cut(
+    records: &[Record],
+    verbatim_tokens: usize,
+    tokens_of: impl Fn(&Record) -> usize,
+) -> Cut {
     let end = records.last().map_or(0, |r| r.id + 1);
     let mut keep_from = end;
     let mut used = 0;
@@ -62,7 +66,11 @@ pub fn goal<'a>(records: &'a [Record], cut: Cut) -> Option<&'a str> {
         | Entry::Step { .. }
         | Entry::End { .. } => None,
     };
-    records.iter().filter(|r| r.id < cut.keep_from).rev().find_map(user)
+    records
+        .iter()
+        .filter(|r| r.id < cut.keep_from)
+        .rev()
+        .find_map(user)
 }
 
 /// The summary as it re-enters: the goal word for word, the model's letter, where the rest can be
@@ -104,7 +112,12 @@ mod tests {
         entries
             .into_iter()
             .enumerate()
-            .map(|(i, entry)| Record { id: i as u64, parent: (i as u64).checked_sub(1), time_ms: 0, entry })
+            .map(|(i, entry)| Record {
+                id: i as u64,
+                parent: (i as u64).checked_sub(1),
+                time_ms: 0,
+                entry,
+            })
             .collect()
     }
 
@@ -113,20 +126,54 @@ mod tests {
     }
 
     fn turn(id: &str) -> Entry {
-        let call = Call { id: id.into(), name: "bash".into(), arguments: "{}".into() };
-        Entry::Assistant { text: String::new(), thinking: String::new(), calls: vec![call], sampled: vec![], cut: false }
+        let call = Call {
+            id: id.into(),
+            name: "bash".into(),
+            arguments: "{}".into(),
+        };
+        Entry::Assistant {
+            text: String::new(),
+            thinking: String::new(),
+            calls: vec![call],
+            sampled: vec![],
+            cut: false,
+        }
     }
 
     fn result(id: &str) -> Entry {
-        let output = ToolOutput { text: "ok".into(), ok: true, artifact: None };
-        Entry::ToolResult { call: id.into(), name: "bash".into(), output }
+        let output = ToolOutput {
+            text: "ok".into(),
+            ok: true,
+            artifact: None,
+        };
+        Entry::ToolResult {
+            call: id.into(),
+            name: "bash".into(),
+            output,
+        }
     }
 
     /// A cut between a call and its result left a history that every server refuses.
     #[test]
     fn a_cut_never_parts_a_call_from_its_result() {
-        let all = records(vec![user("goal"), turn("a"), result("a"), turn("b"), result("b"), user("and?")]);
-        for (verbatim, keep_from) in [(0, 6), (1, 5), (2, 5), (3, 3), (4, 3), (5, 1), (6, 0), (99, 0)] {
+        let all = records(vec![
+            user("goal"),
+            turn("a"),
+            result("a"),
+            turn("b"),
+            result("b"),
+            user("and?"),
+        ]);
+        for (verbatim, keep_from) in [
+            (0, 6),
+            (1, 5),
+            (2, 5),
+            (3, 3),
+            (4, 3),
+            (5, 1),
+            (6, 0),
+            (99, 0),
+        ] {
             let cut = choose_cut(&all, verbatim, |_| 1);
             assert_eq!(cut.keep_from, keep_from, "verbatim {verbatim}");
         }
@@ -145,7 +192,11 @@ mod tests {
     #[test]
     fn a_summary_that_is_none_is_refused() {
         assert!(check("  \n", 1, 100).expect_err("empty").contains("empty"));
-        assert!(check("long", 120, 100).expect_err("inflated").contains("120"));
+        assert!(
+            check("long", 120, 100)
+                .expect_err("inflated")
+                .contains("120")
+        );
         check("short", 10, 100).expect("a real one");
     }
 }

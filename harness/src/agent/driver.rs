@@ -125,7 +125,10 @@ impl<'a> Agent<'a> {
     pub fn run(&mut self, goal: &str) -> Result<Outcome, Error> {
         self.note_changes()?;
         let tokens = self.measure()? + self.runtime.count(goal);
-        let mut event = Some(Event::Asked { text: goal.to_owned(), tokens });
+        let mut event = Some(Event::Asked {
+            text: goal.to_owned(),
+            tokens,
+        });
         while let Some(now) = event.take() {
             let machine = self.machine.take().expect("put back below");
             let (machine, effects) = machine.advance(now);
@@ -136,9 +139,9 @@ impl<'a> Agent<'a> {
         }
         match &self.machine.as_ref().expect("put back above").phase {
             Phase::Done(outcome) => Ok(outcome.clone()),
-            Phase::Model | Phase::Tools { .. } | Phase::Compact { .. } => {
-                Err(Error::bug("the run stopped in the middle: no effect gave an event"))
-            }
+            Phase::Model | Phase::Tools { .. } | Phase::Compact { .. } => Err(Error::bug(
+                "the run stopped in the middle: no effect gave an event",
+            )),
         }
     }
 
@@ -172,7 +175,10 @@ impl<'a> Agent<'a> {
             may_call: true,
             cancel: &self.cancel,
         };
-        let reply = match self.runtime.ask(&ask, &mut |what| self.watch.streamed(&what)) {
+        let reply = match self
+            .runtime
+            .ask(&ask, &mut |what| self.watch.streamed(&what))
+        {
             Ok(reply) => reply,
             Err(failed) => {
                 return Ok(Event::ModelFailed {
@@ -184,10 +190,15 @@ impl<'a> Agent<'a> {
         self.record_step(&reply)?;
         self.watch.step_ended(&reply);
         if reply.interrupted {
-            return Ok(Event::Interrupt { partial: Some(reply.answer) });
+            return Ok(Event::Interrupt {
+                partial: Some(reply.answer),
+            });
         }
         let tokens = reply.tokens;
-        Ok(Event::Answered { answer: self.with_call_ids(reply.answer), tokens })
+        Ok(Event::Answered {
+            answer: self.with_call_ids(reply.answer),
+            tokens,
+        })
     }
 
     /// Call ids are ours: unique in the session, and the same whatever a model or server calls them.
@@ -218,7 +229,11 @@ impl<'a> Agent<'a> {
     }
 
     fn run_in_toolbox(&mut self, call: &Call) -> ToolOutput {
-        let wanted = ToolCall { id: call.id.clone(), name: call.name.clone(), arguments: call.arguments.clone() };
+        let wanted = ToolCall {
+            id: call.id.clone(),
+            name: call.name.clone(),
+            arguments: call.arguments.clone(),
+        };
         let result = match self.tools.parse(&wanted) {
             Err(refused) => *refused,
             Ok(parsed) => match self.tools.gate(parsed, &mut self.policy, self.asker) {
@@ -248,7 +263,14 @@ impl<'a> Agent<'a> {
                 Some(whole) => whole,
                 None => {
                     let source = Source::whole(output.text.as_str());
-                    bound::bound(&source, self.tools.caps(), Keep::Head, ReadOn::Nothing, "", &*self.counter)
+                    bound::bound(
+                        &source,
+                        self.tools.caps(),
+                        Keep::Head,
+                        ReadOn::Nothing,
+                        "",
+                        &*self.counter,
+                    )
                 }
             };
             match whole.fit(caps, &*self.counter) {
@@ -269,7 +291,9 @@ impl<'a> Agent<'a> {
         let before = self.measure()?;
         let mut view = View::of(self.session.records());
         drop_unanswered_calls(&mut view);
-        view.turns.push(Turn::User { text: compact::INSTRUCTION.into() });
+        view.turns.push(Turn::User {
+            text: compact::INSTRUCTION.into(),
+        });
         let ask = Ask {
             view: &view,
             tools: &self.specs,
@@ -277,11 +301,16 @@ impl<'a> Agent<'a> {
             may_call: false,
             cancel: &self.cancel,
         };
-        self.watch.told(&format!("compacting: {}", reason.describe()));
+        self.watch
+            .told(&format!("compacting: {}", reason.describe()));
         let reply = match self.runtime.ask(&ask, &mut |_| {}) {
             Ok(reply) if reply.interrupted => return Ok(Event::Interrupt { partial: None }),
             Ok(reply) => reply,
-            Err(failed) => return Ok(Event::CompactFailed { why: failed.error.to_string() }),
+            Err(failed) => {
+                return Ok(Event::CompactFailed {
+                    why: failed.error.to_string(),
+                });
+            }
         };
         self.record_step(&reply)?;
         let verbatim = match reason {
@@ -291,12 +320,22 @@ impl<'a> Agent<'a> {
         self.replace_history(&reply.answer.text, verbatim, before)
     }
 
-    fn replace_history(&mut self, summary: &str, verbatim: usize, before: usize) -> Result<Event, Error> {
+    fn replace_history(
+        &mut self,
+        summary: &str,
+        verbatim: usize,
+        before: usize,
+    ) -> Result<Event, Error> {
         let pending = super::transcript::dangling_calls(self.session.records());
         let cut = self.cut(verbatim, !pending.is_empty());
         let goal = compact::goal(self.session.records(), cut);
         let text = compact::letter(summary, goal, cut.keep_from);
-        let fixed: usize = self.frozen.sent().iter().map(|s| self.runtime.count(&s.text)).sum();
+        let fixed: usize = self
+            .frozen
+            .sent()
+            .iter()
+            .map(|s| self.runtime.count(&s.text))
+            .sum();
         let summary_tokens = self.runtime.count(&text);
         if let Err(why) = compact::check(summary, summary_tokens, before.saturating_sub(fixed)) {
             return Ok(Event::CompactFailed { why });
@@ -323,7 +362,10 @@ impl<'a> Agent<'a> {
         };
         let mut cut = compact::choose_cut(records, verbatim, count);
         if pending {
-            let last_turn = records.iter().rev().find(|r| matches!(r.entry, Entry::Assistant { .. }));
+            let last_turn = records
+                .iter()
+                .rev()
+                .find(|r| matches!(r.entry, Entry::Assistant { .. }));
             cut.keep_from = cut.keep_from.min(last_turn.map_or(cut.keep_from, |r| r.id));
         }
         cut
@@ -364,9 +406,17 @@ impl<'a> Agent<'a> {
 
     fn check_fixed(&self) -> Result<(), Error> {
         let count = |text: &str| self.runtime.count(text);
-        let mut pieces: Vec<(String, usize)> =
-            self.frozen.sent().iter().map(|s| (s.name.clone(), count(&s.text))).collect();
-        let tools = self.specs.iter().map(|spec| count(&spec.to_function().to_string())).sum();
+        let mut pieces: Vec<(String, usize)> = self
+            .frozen
+            .sent()
+            .iter()
+            .map(|s| (s.name.clone(), count(&s.text)))
+            .collect();
+        let tools = self
+            .specs
+            .iter()
+            .map(|spec| count(&spec.to_function().to_string()))
+            .sum();
         pieces.push(("tools".into(), tools));
         self.budget.check_fixed(&pieces)
     }
@@ -378,9 +428,16 @@ const SESSION_VERSION: u32 = 1;
 /// A summary is asked for with no call open: the fork is taken before the pending one.
 fn drop_unanswered_calls(view: &mut View) {
     let open = |turns: &[Turn]| {
-        let last = turns.iter().rposition(|t| matches!(t, Turn::Assistant { .. }))?;
-        let Turn::Assistant { calls, .. } = &turns[last] else { return None };
-        let answered = turns[last + 1..].iter().filter(|t| matches!(t, Turn::Result { .. })).count();
+        let last = turns
+            .iter()
+            .rposition(|t| matches!(t, Turn::Assistant { .. }))?;
+        let Turn::Assistant { calls, .. } = &turns[last] else {
+            return None;
+        };
+        let answered = turns[last + 1..]
+            .iter()
+            .filter(|t| matches!(t, Turn::Result { .. }))
+            .count();
         (answered < calls.len()).then_some(last)
     };
     if let Some(last) = open(&view.turns) {

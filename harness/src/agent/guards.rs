@@ -51,7 +51,14 @@ pub struct Guards {
 
 impl Guards {
     pub fn new(limits: Limits) -> Self {
-        Guards { limits, rounds: 0, corrections: 0, retries: 0, last_call: None, strikes: 0 }
+        Guards {
+            limits,
+            rounds: 0,
+            corrections: 0,
+            retries: 0,
+            last_call: None,
+            strikes: 0,
+        }
     }
 
     /// A new goal: counts start again, the repeat detector and the strikes too.
@@ -109,7 +116,9 @@ impl Guards {
     /// A compaction happened. The second in a row that frees too little ends the run (law 11).
     pub fn compacted(&mut self, before: usize, after: usize) -> Result<(), String> {
         self.last_call = None;
-        if after * 100 <= before * limits::COMPACTION_SHRINK_PERCENT && after <= self.limits.threshold_tokens {
+        if after * 100 <= before * limits::COMPACTION_SHRINK_PERCENT
+            && after <= self.limits.threshold_tokens
+        {
             self.strikes = 0;
             return Ok(());
         }

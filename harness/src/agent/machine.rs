@@ -25,7 +25,10 @@ pub enum Phase {
         waiting: VecDeque<Call>,
     },
     /// A summary has been asked for; `then` is what the run goes on with.
-    Compact { reason: CompactReason, then: AfterCompact },
+    Compact {
+        reason: CompactReason,
+        then: AfterCompact,
+    },
     /// Nothing more will happen.
     Done(Outcome),
 }
@@ -110,7 +113,10 @@ pub enum Effect {
     RunTool(Call),
     Summarise(CompactReason),
     /// Fit this output to the room there is now and send it back as a `ToolFinished` or `NoRoom`.
-    Refit { call: Call, output: ToolOutput },
+    Refit {
+        call: Call,
+        output: ToolOutput,
+    },
     /// Say this to the person; the model does not see it.
     Tell(String),
 }
@@ -125,8 +131,14 @@ pub struct Machine {
 impl Machine {
     /// A machine at rest; its first event is [`Event::Asked`].
     pub fn new(limits: Limits) -> Self {
-        let idle = Outcome::Answered { text: String::new(), cut: false };
-        Machine { phase: Phase::Done(idle), guards: Guards::new(limits) }
+        let idle = Outcome::Answered {
+            text: String::new(),
+            cut: false,
+        };
+        Machine {
+            phase: Phase::Done(idle),
+            guards: Guards::new(limits),
+        }
     }
 
     /// Takes the event, gives the machine that follows and what is to be done.
@@ -163,7 +175,10 @@ fn in_done(guards: &mut Guards, outcome: Outcome, event: Event) -> (Phase, Vec<E
 fn in_model(guards: &mut Guards, event: Event) -> (Phase, Vec<Effect>) {
     match event {
         Event::Answered { answer, tokens } => answered(guards, answer, tokens),
-        Event::ModelFailed { error, worth_retrying } => {
+        Event::ModelFailed {
+            error,
+            worth_retrying,
+        } => {
             if worth_retrying && guards.may_retry() {
                 let tell = format!("the runtime failed and is asked again: {error}");
                 (Phase::Model, vec![Effect::Tell(tell), Effect::AskModel])
@@ -175,7 +190,10 @@ fn in_model(guards: &mut Guards, event: Event) -> (Phase, Vec<Effect>) {
             let mut effects = Vec::new();
             if let Some(partial) = partial {
                 // Calls in an answer that was cut short were never run: they are not recorded.
-                let kept = Answer { calls: Vec::new(), ..partial };
+                let kept = Answer {
+                    calls: Vec::new(),
+                    ..partial
+                };
                 effects.push(Effect::Append(assistant(&kept)));
             }
             done(Outcome::Interrupted, effects)
@@ -198,17 +216,28 @@ fn answered(guards: &mut Guards, answer: Answer, tokens: usize) -> (Phase, Vec<E
         && answer.calls.is_empty()
     {
         if !guards.may_correct() {
-            let why = format!("the model wrote {} broken tool calls in a row; the last: {why}", guards.limits.corrections_max + 1);
+            let why = format!(
+                "the model wrote {} broken tool calls in a row; the last: {why}",
+                guards.limits.corrections_max + 1
+            );
             return done(Outcome::Stopped { why }, effects);
         }
-        effects.push(Effect::Append(Entry::Correction { text: correction(raw, why, answer.cut) }));
+        effects.push(Effect::Append(Entry::Correction {
+            text: correction(raw, why, answer.cut),
+        }));
         let phase = ask_or_compact(guards, tokens, &mut effects);
         return (phase, effects);
     }
     guards.answer_was_sound();
     let mut calls: VecDeque<Call> = answer.calls.into();
     let Some(first) = calls.pop_front() else {
-        return done(Outcome::Answered { text: answer.text, cut: answer.cut }, effects);
+        return done(
+            Outcome::Answered {
+                text: answer.text,
+                cut: answer.cut,
+            },
+            effects,
+        );
     };
     if let Err(why) = guards.begin_round() {
         for call in std::iter::once(first).chain(calls) {
@@ -217,7 +246,13 @@ fn answered(guards: &mut Guards, answer: Answer, tokens: usize) -> (Phase, Vec<E
         return done(Outcome::Stopped { why }, effects);
     }
     effects.push(Effect::RunTool(first.clone()));
-    (Phase::Tools { running: first, waiting: calls }, effects)
+    (
+        Phase::Tools {
+            running: first,
+            waiting: calls,
+        },
+        effects,
+    )
 }
 
 fn in_tools(
@@ -227,14 +262,27 @@ fn in_tools(
     event: Event,
 ) -> (Phase, Vec<Effect>) {
     match event {
-        Event::ToolFinished { output, tokens } => tool_finished(guards, running, waiting, output, tokens),
+        Event::ToolFinished { output, tokens } => {
+            tool_finished(guards, running, waiting, output, tokens)
+        }
         Event::NoRoom { output, tokens } => {
-            let reason = CompactReason::NoRoomForResult { tokens, threshold: guards.limits.threshold_tokens };
-            let then = AfterCompact::Refit { call: running, output, waiting };
-            (Phase::Compact { reason, then }, vec![Effect::Summarise(reason)])
+            let reason = CompactReason::NoRoomForResult {
+                tokens,
+                threshold: guards.limits.threshold_tokens,
+            };
+            let then = AfterCompact::Refit {
+                call: running,
+                output,
+                waiting,
+            };
+            (
+                Phase::Compact { reason, then },
+                vec![Effect::Summarise(reason)],
+            )
         }
         Event::Interrupt { .. } => {
-            let why = "cancelled by the person before it finished; what it had done until then stands";
+            let why =
+                "cancelled by the person before it finished; what it had done until then stands";
             let effects = std::iter::once(&running)
                 .chain(&waiting)
                 .map(|call| Effect::Append(Entry::not_run(call, why)))
@@ -243,7 +291,10 @@ fn in_tools(
         }
         Event::Asked { text, .. } => {
             // A message may not stand between a call and its result: the driver holds it back.
-            (Phase::Tools { running, waiting }, vec![Effect::Tell(format!("queued: {text}"))])
+            (
+                Phase::Tools { running, waiting },
+                vec![Effect::Tell(format!("queued: {text}"))],
+            )
         }
         Event::Answered { .. }
         | Event::ModelFailed { .. }
@@ -272,13 +323,23 @@ fn tool_finished(
                 "`{}` was called {times} times in a row with the same arguments and the same result",
                 running.name
             );
-            effects.extend(waiting.iter().map(|call| Effect::Append(Entry::not_run(call, &why))));
+            effects.extend(
+                waiting
+                    .iter()
+                    .map(|call| Effect::Append(Entry::not_run(call, &why))),
+            );
             return done(Outcome::Stopped { why }, effects);
         }
     }
     if let Some(next) = waiting.pop_front() {
         effects.push(Effect::RunTool(next.clone()));
-        return (Phase::Tools { running: next, waiting }, effects);
+        return (
+            Phase::Tools {
+                running: next,
+                waiting,
+            },
+            effects,
+        );
     }
     let phase = ask_or_compact(guards, tokens, &mut effects);
     (phase, effects)
@@ -298,20 +359,37 @@ fn in_compact(
             let tell = Effect::Tell(format!("context compacted: {before} → {after} tokens"));
             match then {
                 AfterCompact::Ask => (Phase::Model, vec![tell, Effect::AskModel]),
-                AfterCompact::Refit { call, output, waiting } => {
-                    let refit = Effect::Refit { call: call.clone(), output };
-                    (Phase::Tools { running: call, waiting }, vec![tell, refit])
+                AfterCompact::Refit {
+                    call,
+                    output,
+                    waiting,
+                } => {
+                    let refit = Effect::Refit {
+                        call: call.clone(),
+                        output,
+                    };
+                    (
+                        Phase::Tools {
+                            running: call,
+                            waiting,
+                        },
+                        vec![tell, refit],
+                    )
                 }
             }
         }
-        Event::CompactFailed { why } => {
-            abandon(then, Outcome::Stopped { why: format!("compaction failed: {why}") })
-        }
+        Event::CompactFailed { why } => abandon(
+            then,
+            Outcome::Stopped {
+                why: format!("compaction failed: {why}"),
+            },
+        ),
         Event::ModelFailed { error, .. } => abandon(then, Outcome::Failed { error }),
         Event::Interrupt { .. } => abandon(then, Outcome::Interrupted),
-        Event::Asked { text, .. } => {
-            (Phase::Compact { reason, then }, vec![Effect::Tell(format!("queued: {text}"))])
-        }
+        Event::Asked { text, .. } => (
+            Phase::Compact { reason, then },
+            vec![Effect::Tell(format!("queued: {text}"))],
+        ),
         Event::Answered { .. } | Event::ToolFinished { .. } | Event::NoRoom { .. } => {
             (Phase::Compact { reason, then }, Vec::new())
         }
@@ -324,7 +402,12 @@ fn abandon(then: AfterCompact, outcome: Outcome) -> (Phase, Vec<Effect>) {
         AfterCompact::Ask => Vec::new(),
         AfterCompact::Refit { call, waiting, .. } => std::iter::once(&call)
             .chain(&waiting)
-            .map(|call| Effect::Append(Entry::not_run(call, "its result did not fit and the context could not be shrunk")))
+            .map(|call| {
+                Effect::Append(Entry::not_run(
+                    call,
+                    "its result did not fit and the context could not be shrunk",
+                ))
+            })
             .collect(),
     };
     done(outcome, effects)
@@ -335,7 +418,10 @@ fn ask_or_compact(guards: &Guards, tokens: usize, effects: &mut Vec<Effect>) -> 
     if tokens > threshold {
         let reason = CompactReason::OverThreshold { tokens, threshold };
         effects.push(Effect::Summarise(reason));
-        Phase::Compact { reason, then: AfterCompact::Ask }
+        Phase::Compact {
+            reason,
+            then: AfterCompact::Ask,
+        }
     } else {
         effects.push(Effect::AskModel);
         Phase::Model
@@ -343,7 +429,9 @@ fn ask_or_compact(guards: &Guards, tokens: usize, effects: &mut Vec<Effect>) -> 
 }
 
 fn done(outcome: Outcome, mut effects: Vec<Effect>) -> (Phase, Vec<Effect>) {
-    effects.push(Effect::Append(Entry::End { outcome: outcome.describe() }));
+    effects.push(Effect::Append(Entry::End {
+        outcome: outcome.describe(),
+    }));
     (Phase::Done(outcome), effects)
 }
 
@@ -364,7 +452,9 @@ fn correction(raw: &str, why: &str, cut: bool) -> String {
         "Your tool call could not be read and nothing was run."
     };
     let shown: String = raw.chars().take(200).collect();
-    format!("{cause} The reason: {why}. It began: {shown:?}. Send the call again as one well-formed JSON object with \"name\" and \"arguments\".")
+    format!(
+        "{cause} The reason: {why}. It began: {shown:?}. Send the call again as one well-formed JSON object with \"name\" and \"arguments\"."
+    )
 }
 
 impl Outcome {
@@ -372,7 +462,9 @@ impl Outcome {
     pub fn describe(&self) -> String {
         match self {
             Outcome::Answered { cut: false, .. } => "answered".into(),
-            Outcome::Answered { cut: true, .. } => "answered; the reply limit cut the answer".into(),
+            Outcome::Answered { cut: true, .. } => {
+                "answered; the reply limit cut the answer".into()
+            }
             Outcome::Interrupted => "interrupted".into(),
             Outcome::Stopped { why } => format!("stopped: {why}"),
             Outcome::Failed { error } => format!("failed: {error}"),
@@ -385,24 +477,45 @@ mod tests {
     use super::*;
 
     fn call(id: &str) -> Call {
-        Call { id: id.into(), name: "bash".into(), arguments: format!("{{\"command\":\"{id}\"}}") }
+        Call {
+            id: id.into(),
+            name: "bash".into(),
+            arguments: format!("{{\"command\":\"{id}\"}}"),
+        }
     }
 
     fn output(text: &str) -> ToolOutput {
-        ToolOutput { text: text.into(), ok: true, artifact: None }
+        ToolOutput {
+            text: text.into(),
+            ok: true,
+            artifact: None,
+        }
     }
 
     fn says(text: &str, calls: &[&str]) -> Event {
         let calls = calls.iter().map(|id| call(id)).collect();
-        Event::Answered { answer: Answer { text: text.into(), calls, ..Answer::default() }, tokens: 10 }
+        Event::Answered {
+            answer: Answer {
+                text: text.into(),
+                calls,
+                ..Answer::default()
+            },
+            tokens: 10,
+        }
     }
 
     fn gives(text: &str) -> Event {
-        Event::ToolFinished { output: output(text), tokens: 10 }
+        Event::ToolFinished {
+            output: output(text),
+            tokens: 10,
+        }
     }
 
     fn asks() -> Event {
-        Event::Asked { text: "goal".into(), tokens: 10 }
+        Event::Asked {
+            text: "goal".into(),
+            tokens: 10,
+        }
     }
 
     /// Plays events; gives the machine and a short trace of what it wanted done.
@@ -420,12 +533,23 @@ mod tests {
     fn short(effect: &Effect) -> String {
         match effect {
             Effect::Append(Entry::User { .. }) => "+user".into(),
-            Effect::Append(Entry::Assistant { calls, .. }) => format!("+assistant({})", calls.len()),
+            Effect::Append(Entry::Assistant { calls, .. }) => {
+                format!("+assistant({})", calls.len())
+            }
             Effect::Append(Entry::ToolResult { call, output, .. }) => {
-                format!("+result({call},{})", if output.text.starts_with("[not run") { "not run" } else { "ran" })
+                format!(
+                    "+result({call},{})",
+                    if output.text.starts_with("[not run") {
+                        "not run"
+                    } else {
+                        "ran"
+                    }
+                )
             }
             Effect::Append(Entry::Correction { .. }) => "+correction".into(),
-            Effect::Append(Entry::End { outcome }) => format!("+end({})", outcome.split(':').next().unwrap_or_default()),
+            Effect::Append(Entry::End { outcome }) => {
+                format!("+end({})", outcome.split(':').next().unwrap_or_default())
+            }
             Effect::Append(entry) => panic!("the machine does not write {entry:?}"),
             Effect::AskModel => "ask".into(),
             Effect::RunTool(call) => format!("run({})", call.id),
@@ -437,23 +561,52 @@ mod tests {
 
     #[test]
     fn runs_are_played_as_written() {
-        let over = |text: &str| Event::ToolFinished { output: output(text), tokens: 101 };
-        let shrank = Event::Compacted { before: 101, after: 40 };
+        let over = |text: &str| Event::ToolFinished {
+            output: output(text),
+            tokens: 101,
+        };
+        let shrank = Event::Compacted {
+            before: 101,
+            after: 40,
+        };
         let broken = || Event::Answered {
-            answer: Answer { broken: Some(("{\"na".into(), "unexpected end".into())), cut: true, ..Answer::default() },
+            answer: Answer {
+                broken: Some(("{\"na".into(), "unexpected end".into())),
+                cut: true,
+                ..Answer::default()
+            },
             tokens: 10,
         };
-        let fails = |worth| Event::ModelFailed { error: "no".into(), worth_retrying: worth };
+        let fails = |worth| Event::ModelFailed {
+            error: "no".into(),
+            worth_retrying: worth,
+        };
         let cases: Vec<(&str, Vec<Event>, &str)> = vec![
-            ("a plain answer", vec![asks(), says("hi", &[])], "+user ask +assistant(0) +end(answered)"),
+            (
+                "a plain answer",
+                vec![asks(), says("hi", &[])],
+                "+user ask +assistant(0) +end(answered)",
+            ),
             (
                 "two calls run in order, then the model again",
-                vec![asks(), says("", &["a", "b"]), gives("1"), gives("2"), says("done", &[])],
+                vec![
+                    asks(),
+                    says("", &["a", "b"]),
+                    gives("1"),
+                    gives("2"),
+                    says("done", &[]),
+                ],
                 "+user ask +assistant(2) run(a) +result(a,ran) run(b) +result(b,ran) ask +assistant(0) +end(answered)",
             ),
             (
                 "over the threshold: compact, then ask",
-                vec![asks(), says("", &["a"]), over("1"), shrank.clone(), says("done", &[])],
+                vec![
+                    asks(),
+                    says("", &["a"]),
+                    over("1"),
+                    shrank.clone(),
+                    says("done", &[]),
+                ],
                 "+user ask +assistant(1) run(a) +result(a,ran) summarise tell ask +assistant(0) +end(answered)",
             ),
             (
@@ -461,7 +614,10 @@ mod tests {
                 vec![
                     asks(),
                     says("", &["a", "b"]),
-                    Event::NoRoom { output: output("long"), tokens: 99 },
+                    Event::NoRoom {
+                        output: output("long"),
+                        tokens: 99,
+                    },
                     shrank.clone(),
                     gives("fitted"),
                 ],
@@ -472,8 +628,13 @@ mod tests {
                 vec![
                     asks(),
                     says("", &["a", "b"]),
-                    Event::NoRoom { output: output("long"), tokens: 99 },
-                    Event::CompactFailed { why: "empty".into() },
+                    Event::NoRoom {
+                        output: output("long"),
+                        tokens: 99,
+                    },
+                    Event::CompactFailed {
+                        why: "empty".into(),
+                    },
                 ],
                 "+user ask +assistant(2) run(a) summarise +result(a,not run) +result(b,not run) +end(stopped)",
             ),
@@ -487,10 +648,18 @@ mod tests {
                 vec![asks(), fails(true), fails(true), fails(true)],
                 "+user ask tell ask tell ask +end(failed)",
             ),
-            ("no retry where none helps", vec![asks(), fails(false)], "+user ask +end(failed)"),
+            (
+                "no retry where none helps",
+                vec![asks(), fails(false)],
+                "+user ask +end(failed)",
+            ),
             (
                 "an interrupt in the tools leaves one result a call",
-                vec![asks(), says("", &["a", "b"]), Event::Interrupt { partial: None }],
+                vec![
+                    asks(),
+                    says("", &["a", "b"]),
+                    Event::Interrupt { partial: None },
+                ],
                 "+user ask +assistant(2) run(a) +result(a,not run) +result(b,not run) +end(interrupted)",
             ),
             (
@@ -498,7 +667,11 @@ mod tests {
                 vec![
                     asks(),
                     Event::Interrupt {
-                        partial: Some(Answer { text: "half".into(), calls: vec![call("a")], ..Answer::default() }),
+                        partial: Some(Answer {
+                            text: "half".into(),
+                            calls: vec![call("a")],
+                            ..Answer::default()
+                        }),
                     },
                 ],
                 "+user ask +assistant(0) +end(interrupted)",
@@ -518,7 +691,9 @@ mod tests {
             events.extend([says("", &["a"]), gives("same")]);
         }
         let (machine, trace) = play(events);
-        let Phase::Done(Outcome::Stopped { why }) = machine.phase else { panic!("stopped") };
+        let Phase::Done(Outcome::Stopped { why }) = machine.phase else {
+            panic!("stopped")
+        };
         assert!(why.contains("same result"), "{why}");
         let runs = trace.iter().filter(|t| *t == "run(a)").count();
         assert_eq!(runs, crate::limits::REPEATS_STOP);
@@ -528,10 +703,17 @@ mod tests {
     fn rounds_are_limited_and_every_call_has_a_result() {
         let mut events = vec![asks()];
         for round in 0..crate::limits::TOOL_ROUNDS_MAX + 1 {
-            events.extend([says("", &["a", "b"]), gives(&format!("{round}")), gives("b")]);
+            events.extend([
+                says("", &["a", "b"]),
+                gives(&format!("{round}")),
+                gives("b"),
+            ]);
         }
         let (machine, trace) = play(events);
-        assert!(matches!(machine.phase, Phase::Done(Outcome::Stopped { .. })));
+        assert!(matches!(
+            machine.phase,
+            Phase::Done(Outcome::Stopped { .. })
+        ));
         let calls = trace.iter().filter(|t| *t == "+assistant(2)").count() * 2;
         let results = trace.iter().filter(|t| t.starts_with("+result")).count();
         assert_eq!(calls, results);
@@ -540,10 +722,26 @@ mod tests {
     /// Law 11: the second compaction in a row that frees too little ends the run, with the numbers.
     #[test]
     fn a_compaction_that_frees_nothing_twice_stops() {
-        let over = || Event::ToolFinished { output: output("x"), tokens: 101 };
-        let barely = || Event::Compacted { before: 101, after: 99 };
-        let (machine, _) = play([asks(), says("", &["a"]), over(), barely(), says("", &["b"]), over(), barely()]);
-        let Phase::Done(Outcome::Stopped { why }) = machine.phase else { panic!("stopped") };
+        let over = || Event::ToolFinished {
+            output: output("x"),
+            tokens: 101,
+        };
+        let barely = || Event::Compacted {
+            before: 101,
+            after: 99,
+        };
+        let (machine, _) = play([
+            asks(),
+            says("", &["a"]),
+            over(),
+            barely(),
+            says("", &["b"]),
+            over(),
+            barely(),
+        ]);
+        let Phase::Done(Outcome::Stopped { why }) = machine.phase else {
+            panic!("stopped")
+        };
         assert!(why.contains("101") && why.contains("99"), "{why}");
     }
 }

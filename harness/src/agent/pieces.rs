@@ -28,7 +28,10 @@ pub struct Frozen {
 
 impl Frozen {
     pub fn new(sections: Vec<Section>) -> Frozen {
-        Frozen { told: sections.clone(), sent: sections }
+        Frozen {
+            told: sections.clone(),
+            sent: sections,
+        }
     }
 
     /// Rebuilt from a transcript: the sections of the last opening or compaction, and the changes since.
@@ -39,7 +42,9 @@ impl Frozen {
                 Entry::Opened { sections, .. } | Entry::Compaction { sections, .. } => {
                     frozen = Some(Frozen::new(sections.clone()));
                 }
-                Entry::Change { section, result, .. } => {
+                Entry::Change {
+                    section, result, ..
+                } => {
                     if let Some(frozen) = &mut frozen {
                         frozen.note_told(section, result);
                     }
@@ -61,7 +66,11 @@ impl Frozen {
     }
 
     /// One change entry for every section whose source now differs from what the model was last told.
-    pub fn changes(&mut self, now: &[Section], next_call_id: &mut dyn FnMut() -> String) -> Vec<Entry> {
+    pub fn changes(
+        &mut self,
+        now: &[Section],
+        next_call_id: &mut dyn FnMut() -> String,
+    ) -> Vec<Entry> {
         let mut entries = Vec::new();
         for section in now {
             let told = self.told.iter().position(|t| t.name == section.name);
@@ -70,7 +79,11 @@ impl Frozen {
             }
             let file = section.file.clone().unwrap_or_else(|| section.name.clone());
             let arguments = serde_json::json!({ "path": file }).to_string();
-            let call = Call { id: next_call_id(), name: "read".into(), arguments };
+            let call = Call {
+                id: next_call_id(),
+                name: "read".into(),
+                arguments,
+            };
             entries.push(Entry::Change {
                 section: section.name.clone(),
                 call,
@@ -85,17 +98,27 @@ impl Frozen {
     }
 
     fn note_told(&mut self, name: &str, result: &str) {
-        let text = result.split_once('\n').map_or("", |(_, text)| text).to_owned();
+        let text = result
+            .split_once('\n')
+            .map_or("", |(_, text)| text)
+            .to_owned();
         match self.told.iter_mut().find(|t| t.name == name) {
             Some(told) => told.text = text,
-            None => self.told.push(Section { name: name.to_owned(), layer: Layer::Instructions, text, file: None }),
+            None => self.told.push(Section {
+                name: name.to_owned(),
+                layer: Layer::Instructions,
+                text,
+                file: None,
+            }),
         }
     }
 }
 
 /// The first line is the note, the rest the text that now holds.
 fn change_text(name: &str, text: &str) -> String {
-    format!("[`{name}` has changed since this conversation began. What follows replaces the earlier version and wins over it.]\n{text}")
+    format!(
+        "[`{name}` has changed since this conversation began. What follows replaces the earlier version and wins over it.]\n{text}"
+    )
 }
 
 #[cfg(test)]
@@ -103,31 +126,57 @@ mod tests {
     use super::*;
 
     fn section(name: &str, text: &str) -> Section {
-        Section { name: name.into(), layer: Layer::Instructions, text: text.into(), file: Some("AGENTS.md".into()) }
+        Section {
+            name: name.into(),
+            layer: Layer::Instructions,
+            text: text.into(),
+            file: Some("AGENTS.md".into()),
+        }
     }
 
     /// A rule file edited in the middle of a conversation used to rewrite the system prompt, and with
     /// it every cached token behind it.
     #[test]
     fn a_changed_source_is_told_once_and_never_rewritten() {
-        let mut frozen = Frozen::new(vec![section("instructions", "be kind"), section("rules", "tabs")]);
+        let mut frozen = Frozen::new(vec![
+            section("instructions", "be kind"),
+            section("rules", "tabs"),
+        ]);
         let mut n = 0;
         let mut next = || {
             n += 1;
             format!("change_{n}")
         };
-        let now = [section("instructions", "be kind"), section("rules", "spaces\nnot tabs")];
+        let now = [
+            section("instructions", "be kind"),
+            section("rules", "spaces\nnot tabs"),
+        ];
         let told = frozen.changes(&now, &mut next);
         assert_eq!(told.len(), 1);
-        let Entry::Change { section: name, call, result } = &told[0] else { panic!("a change") };
+        let Entry::Change {
+            section: name,
+            call,
+            result,
+        } = &told[0]
+        else {
+            panic!("a change")
+        };
         assert_eq!((name.as_str(), call.name.as_str()), ("rules", "read"));
         assert!(result.ends_with("spaces\nnot tabs") && result.contains("wins"));
         assert_eq!(frozen.sent()[1].text, "tabs", "what was sent stays");
         assert!(frozen.changes(&now, &mut next).is_empty(), "told once");
 
-        let opened = Entry::Opened { version: 1, model: String::new(), workspace: String::new(), sections: frozen.sent().to_vec() };
+        let opened = Entry::Opened {
+            version: 1,
+            model: String::new(),
+            workspace: String::new(),
+            sections: frozen.sent().to_vec(),
+        };
         let mut replayed = Frozen::replay([&opened, &told[0]]).expect("opened");
-        assert!(replayed.changes(&now, &mut next).is_empty(), "a resumed session remembers what was told");
+        assert!(
+            replayed.changes(&now, &mut next).is_empty(),
+            "a resumed session remembers what was told"
+        );
         assert_eq!(replayed.sent(), frozen.sent());
     }
 }

@@ -28,7 +28,12 @@ pub fn sections(workspace: &Path, extra: Option<&str>) -> Result<Vec<Section>, E
         text.push_str("\n\n");
         text.push_str(extra.trim());
     }
-    let mut sections = vec![Section { name: "instructions".into(), layer: Layer::Instructions, text, file: None }];
+    let mut sections = vec![Section {
+        name: "instructions".into(),
+        layer: Layer::Instructions,
+        text,
+        file: None,
+    }];
     if let Some(rules) = rules(&workspace.join(RULES_FILE))? {
         sections.push(Section {
             name: "rules".into(),

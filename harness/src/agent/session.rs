@@ -33,7 +33,8 @@ pub struct Mended {
 impl Session {
     /// Starts a session `id` under `dir`. The name must be new.
     pub fn create(dir: &Path, id: &str, clock: ClockMs) -> Result<Session, Error> {
-        std::fs::create_dir_all(dir).map_err(|e| Error::io("create the session folder", dir, &e))?;
+        std::fs::create_dir_all(dir)
+            .map_err(|e| Error::io("create the session folder", dir, &e))?;
         let path = dir.join(format!("{id}.jsonl"));
         let file = OpenOptions::new()
             .create_new(true)
@@ -42,7 +43,13 @@ impl Session {
             .open(&path)
             .map_err(|e| Error::io("create the session file", &path, &e))?;
         lock(&file, &path)?;
-        Ok(Session { id: id.to_owned(), path, file, records: Vec::new(), clock })
+        Ok(Session {
+            id: id.to_owned(),
+            path,
+            file,
+            records: Vec::new(),
+            clock,
+        })
     }
 
     /// Opens session `id` under `dir` and mends what a crash left.
@@ -55,26 +62,48 @@ impl Session {
             .map_err(|e| Error::io("open the session file", &path, &e))?;
         lock(&file, &path)?;
         let (records, whole_bytes) = read_records(&file, &path)?;
-        let length = file.metadata().map_err(|e| Error::io("read the session file", &path, &e))?.len();
+        let length = file
+            .metadata()
+            .map_err(|e| Error::io("read the session file", &path, &e))?
+            .len();
         let torn_bytes = length - whole_bytes;
         if torn_bytes > 0 {
-            file.set_len(whole_bytes).map_err(|e| Error::io("mend the session file", &path, &e))?;
+            file.set_len(whole_bytes)
+                .map_err(|e| Error::io("mend the session file", &path, &e))?;
         }
-        let mut session = Session { id: id.to_owned(), path, file, records, clock };
+        let mut session = Session {
+            id: id.to_owned(),
+            path,
+            file,
+            records,
+            clock,
+        };
         let dangling = dangling_calls(&session.records);
         for call in &dangling {
             let why = "the program ended before this call finished; check what it had done";
             session.append(Entry::not_run(call, why))?;
         }
-        Ok((session, Mended { torn_bytes, dangling_calls: dangling.len() }))
+        Ok((
+            session,
+            Mended {
+                torn_bytes,
+                dangling_calls: dangling.len(),
+            },
+        ))
     }
 
     /// Appends one entry; it is on disk when this returns.
     pub fn append(&mut self, entry: Entry) -> Result<&Record, Error> {
         let id = self.records.last().map_or(0, |last| last.id + 1);
         let parent = self.records.last().map(|last| last.id);
-        let record = Record { id, parent, time_ms: (self.clock)(), entry };
-        let mut line = serde_json::to_vec(&record).map_err(|e| Error::bug(format!("a session record does not serialise: {e}")))?;
+        let record = Record {
+            id,
+            parent,
+            time_ms: (self.clock)(),
+            entry,
+        };
+        let mut line = serde_json::to_vec(&record)
+            .map_err(|e| Error::bug(format!("a session record does not serialise: {e}")))?;
         line.push(b'\n');
         self.file
             .write_all(&line)
@@ -167,11 +196,21 @@ mod tests {
     }
 
     fn call(id: &str) -> Call {
-        Call { id: id.into(), name: "bash".into(), arguments: "{\"command\":\"ls\"}".into() }
+        Call {
+            id: id.into(),
+            name: "bash".into(),
+            arguments: "{\"command\":\"ls\"}".into(),
+        }
     }
 
     fn assistant(calls: Vec<Call>) -> Entry {
-        Entry::Assistant { text: "on it".into(), thinking: String::new(), calls, sampled: vec![1, 2], cut: false }
+        Entry::Assistant {
+            text: "on it".into(),
+            thinking: String::new(),
+            calls,
+            sampled: vec![1, 2],
+            cut: false,
+        }
     }
 
     /// A process killed between two writes left half a line; the next start refused the whole session.
@@ -179,24 +218,54 @@ mod tests {
     fn every_cut_of_a_session_file_loads() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut session = Session::create(dir.path(), "s", noon).expect("created");
-        session.append(Entry::User { text: "hej ☃ \n\u{0}".into() }).expect("appended");
-        session.append(assistant(vec![call("c1"), call("c2")])).expect("appended");
-        session.append(Entry::result(&call("c1"), super::super::transcript::ToolOutput { text: "ok".into(), ok: true, artifact: None })).expect("appended");
+        session
+            .append(Entry::User {
+                text: "hej ☃ \n\u{0}".into(),
+            })
+            .expect("appended");
+        session
+            .append(assistant(vec![call("c1"), call("c2")]))
+            .expect("appended");
+        session
+            .append(Entry::result(
+                &call("c1"),
+                super::super::transcript::ToolOutput {
+                    text: "ok".into(),
+                    ok: true,
+                    artifact: None,
+                },
+            ))
+            .expect("appended");
         let whole = std::fs::read(session.path()).expect("read");
         drop(session);
         let mut mended_calls = 0;
         for cut in 0..=whole.len() {
             let name = format!("cut{cut}");
-            std::fs::write(dir.path().join(format!("{name}.jsonl")), &whole[..cut]).expect("written");
-            let (session, mended) = Session::resume(dir.path(), &name, noon).expect("every prefix loads");
+            std::fs::write(dir.path().join(format!("{name}.jsonl")), &whole[..cut])
+                .expect("written");
+            let (session, mended) =
+                Session::resume(dir.path(), &name, noon).expect("every prefix loads");
             assert!(dangling_calls(session.records()).is_empty(), "cut {cut}");
             mended_calls += mended.dangling_calls;
             let lines = whole[..cut].iter().filter(|b| **b == b'\n').count();
-            assert_eq!(session.records().len(), lines + mended.dangling_calls, "cut {cut}");
+            assert_eq!(
+                session.records().len(),
+                lines + mended.dangling_calls,
+                "cut {cut}"
+            );
             drop(session);
             let (again, nothing) = Session::resume(dir.path(), &name, noon).expect("loads again");
-            assert_eq!(nothing, Mended::default(), "mending is done once, cut {cut}");
-            assert!(again.records().windows(2).all(|w| w[1].parent == Some(w[0].id)));
+            assert_eq!(
+                nothing,
+                Mended::default(),
+                "mending is done once, cut {cut}"
+            );
+            assert!(
+                again
+                    .records()
+                    .windows(2)
+                    .all(|w| w[1].parent == Some(w[0].id))
+            );
         }
         assert!(mended_calls > 0, "some cut left a call without its result");
     }
@@ -205,13 +274,20 @@ mod tests {
     fn a_broken_line_in_the_middle_is_named() {
         let dir = tempfile::tempdir().expect("a folder");
         let mut session = Session::create(dir.path(), "s", noon).expect("created");
-        session.append(Entry::User { text: "one".into() }).expect("appended");
-        session.append(Entry::User { text: "two".into() }).expect("appended");
+        session
+            .append(Entry::User { text: "one".into() })
+            .expect("appended");
+        session
+            .append(Entry::User { text: "two".into() })
+            .expect("appended");
         let text = std::fs::read_to_string(session.path()).expect("read");
         let path = session.path().to_owned();
         drop(session);
         std::fs::write(&path, text.replacen("\"id\":0", "\"id\":oops", 1)).expect("written");
-        let error = Session::resume(dir.path(), "s", noon).err().expect("refused").to_string();
+        let error = Session::resume(dir.path(), "s", noon)
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(error.contains("line 1"), "{error}");
     }
 
@@ -219,7 +295,10 @@ mod tests {
     fn two_writers_are_refused() {
         let dir = tempfile::tempdir().expect("a folder");
         let first = Session::create(dir.path(), "s", noon).expect("created");
-        let error = Session::resume(dir.path(), "s", noon).err().expect("refused").to_string();
+        let error = Session::resume(dir.path(), "s", noon)
+            .err()
+            .expect("refused")
+            .to_string();
         assert!(error.contains("in use"), "{error}");
         drop(first);
         Session::resume(dir.path(), "s", noon).expect("free again");

@@ -89,12 +89,20 @@ pub enum Entry {
 impl Entry {
     /// The result of a call that ran.
     pub fn result(call: &Call, output: ToolOutput) -> Entry {
-        Entry::ToolResult { call: call.id.clone(), name: call.name.clone(), output }
+        Entry::ToolResult {
+            call: call.id.clone(),
+            name: call.name.clone(),
+            output,
+        }
     }
 
     /// The result of a call that did not run to its end: every call has exactly one result.
     pub fn not_run(call: &Call, why: &str) -> Entry {
-        let output = ToolOutput { text: format!("[not run: {why}]"), ok: false, artifact: None };
+        let output = ToolOutput {
+            text: format!("[not run: {why}]"),
+            ok: false,
+            artifact: None,
+        };
         Entry::result(call, output)
     }
 }

@@ -14,7 +14,8 @@ pub const NAME: &str = "transcript";
 pub fn spec() -> ToolSpec {
     ToolSpec {
         name: NAME,
-        description: "Read or search earlier entries of this session that a summary replaced.".into(),
+        description: "Read or search earlier entries of this session that a summary replaced."
+            .into(),
         parameters: json!({
             "type": "object",
             "properties": {
@@ -45,7 +46,11 @@ pub fn run(records: &[Record], arguments: &str) -> ToolOutput {
         Ok(wanted) => wanted,
         Err(e) => {
             let text = format!("cannot read the arguments: {e}; have from, to, find");
-            return ToolOutput { text, ok: false, artifact: None };
+            return ToolOutput {
+                text,
+                ok: false,
+                artifact: None,
+            };
         }
     };
     let (from, to) = (wanted.from.unwrap_or(0), wanted.to.unwrap_or(u64::MAX));
@@ -53,37 +58,64 @@ pub fn run(records: &[Record], arguments: &str) -> ToolOutput {
     let mut shown = Vec::new();
     let mut left_out = 0;
     for record in records.iter().filter(|r| (from..=to).contains(&r.id)) {
-        let Some(text) = text_of(&record.entry) else { continue };
-        if needle.as_ref().is_some_and(|n| !text.to_lowercase().contains(n)) {
+        let Some(text) = text_of(&record.entry) else {
+            continue;
+        };
+        if needle
+            .as_ref()
+            .is_some_and(|n| !text.to_lowercase().contains(n))
+        {
             continue;
         }
         if shown.len() == limits::TRANSCRIPT_ENTRIES_MAX {
             left_out += 1;
             continue;
         }
-        shown.push(format!("[{}] {}", record.id, shorten(&text, needle.as_deref())));
+        shown.push(format!(
+            "[{}] {}",
+            record.id,
+            shorten(&text, needle.as_deref())
+        ));
     }
     if shown.is_empty() {
         let last = records.last().map_or(0, |r| r.id);
-        return ToolOutput { text: format!("no such entry; have 0 to {last}"), ok: true, artifact: None };
+        return ToolOutput {
+            text: format!("no such entry; have 0 to {last}"),
+            ok: true,
+            artifact: None,
+        };
     }
     if left_out > 0 {
-        shown.push(format!("[{left_out} more entries match; narrow `from` and `to`]"));
+        shown.push(format!(
+            "[{left_out} more entries match; narrow `from` and `to`]"
+        ));
     }
-    ToolOutput { text: shown.join("\n"), ok: true, artifact: None }
+    ToolOutput {
+        text: shown.join("\n"),
+        ok: true,
+        artifact: None,
+    }
 }
 
 fn text_of(entry: &Entry) -> Option<String> {
     match entry {
         Entry::User { text } => Some(format!("user: {text}")),
         Entry::Assistant { text, calls, .. } => {
-            let calls: String = calls.iter().map(|c| format!(" {}({})", c.name, c.arguments)).collect();
+            let calls: String = calls
+                .iter()
+                .map(|c| format!(" {}({})", c.name, c.arguments))
+                .collect();
             Some(format!("assistant: {text}{calls}"))
         }
         Entry::ToolResult { name, output, .. } => Some(format!("{name} gave: {}", output.text)),
-        Entry::Change { section, result, .. } => Some(format!("{section} changed: {result}")),
+        Entry::Change {
+            section, result, ..
+        } => Some(format!("{section} changed: {result}")),
         Entry::Compaction { summary, .. } => Some(format!("summary: {summary}")),
-        Entry::Opened { .. } | Entry::Correction { .. } | Entry::Step { .. } | Entry::End { .. } => None,
+        Entry::Opened { .. }
+        | Entry::Correction { .. }
+        | Entry::Step { .. }
+        | Entry::End { .. } => None,
     }
 }
 
@@ -94,7 +126,9 @@ fn shorten(text: &str, needle: Option<&str>) -> String {
     if total <= max {
         return text.to_owned();
     }
-    let found = needle.and_then(|n| text.to_lowercase().find(n)).unwrap_or(0);
+    let found = needle
+        .and_then(|n| text.to_lowercase().find(n))
+        .unwrap_or(0);
     // The lower-case text may differ in length: the place is a hint, not an index.
     let before = text.char_indices().take_while(|(i, _)| *i < found).count();
     let start = before.saturating_sub(max / 4).min(total - max);
@@ -108,14 +142,29 @@ mod tests {
 
     fn records() -> Vec<Record> {
         let entries = vec![
-            Entry::User { text: "find the Needle".into() },
-            Entry::Assistant { text: "x".repeat(5_000) + "needle" + &"y".repeat(5_000), thinking: String::new(), calls: vec![], sampled: vec![], cut: false },
-            Entry::End { outcome: "answered".into() },
+            Entry::User {
+                text: "find the Needle".into(),
+            },
+            Entry::Assistant {
+                text: "x".repeat(5_000) + "needle" + &"y".repeat(5_000),
+                thinking: String::new(),
+                calls: vec![],
+                sampled: vec![],
+                cut: false,
+            },
+            Entry::End {
+                outcome: "answered".into(),
+            },
         ];
         entries
             .into_iter()
             .enumerate()
-            .map(|(i, entry)| Record { id: i as u64, parent: None, time_ms: 0, entry })
+            .map(|(i, entry)| Record {
+                id: i as u64,
+                parent: None,
+                time_ms: 0,
+                entry,
+            })
             .collect()
     }
 
@@ -129,7 +178,11 @@ mod tests {
         ];
         for (arguments, expected, ok) in cases {
             let output = run(&records(), arguments);
-            assert!(output.text.contains(expected), "{arguments}: {}", output.text);
+            assert!(
+                output.text.contains(expected),
+                "{arguments}: {}",
+                output.text
+            );
             assert_eq!(output.ok, ok);
         }
         let long = run(&records(), r#"{"from": 1, "to": 1}"#).text;

@@ -7,9 +7,19 @@ use super::transcript::{Call, Entry, Record};
 /// One turn as a model reads it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Turn {
-    User { text: String },
-    Assistant { text: String, calls: Vec<Call>, sampled: Vec<u32> },
-    Result { call: String, name: String, text: String },
+    User {
+        text: String,
+    },
+    Assistant {
+        text: String,
+        calls: Vec<Call>,
+        sampled: Vec<u32>,
+    },
+    Result {
+        call: String,
+        name: String,
+        text: String,
+    },
 }
 
 /// A conversation as the next call sends it.
@@ -27,7 +37,20 @@ impl View {
             .iter()
             .rposition(|r| matches!(r.entry, Entry::Compaction { .. }));
         let start = match last_compaction.map(|i| (i, &records[i])) {
-            Some((i, Record { id, entry: Entry::Compaction { summary, keep_from, sections, .. }, .. })) => {
+            Some((
+                i,
+                Record {
+                    id,
+                    entry:
+                        Entry::Compaction {
+                            summary,
+                            keep_from,
+                            sections,
+                            ..
+                        },
+                    ..
+                },
+            )) => {
                 view.sections = sections.clone();
                 view.push_summary(*id, summary);
                 // Kept word for word: they come before the compaction's own record.
@@ -48,7 +71,12 @@ impl View {
             Entry::User { text } | Entry::Correction { text } => {
                 self.turns.push(Turn::User { text: text.clone() });
             }
-            Entry::Assistant { text, calls, sampled, .. } => self.turns.push(Turn::Assistant {
+            Entry::Assistant {
+                text,
+                calls,
+                sampled,
+                ..
+            } => self.turns.push(Turn::Assistant {
                 text: text.clone(),
                 calls: calls.clone(),
                 sampled: sampled.clone(),
@@ -78,11 +106,21 @@ impl View {
     /// user's words first: templates refuse an assistant turn at the start.
     fn push_pair(&mut self, call: Call, result: String) {
         if self.turns.is_empty() {
-            self.turns.push(Turn::User { text: "Continue.".into() });
+            self.turns.push(Turn::User {
+                text: "Continue.".into(),
+            });
         }
         let (id, name) = (call.id.clone(), call.name.clone());
-        self.turns.push(Turn::Assistant { text: String::new(), calls: vec![call], sampled: Vec::new() });
-        self.turns.push(Turn::Result { call: id, name, text: result });
+        self.turns.push(Turn::Assistant {
+            text: String::new(),
+            calls: vec![call],
+            sampled: Vec::new(),
+        });
+        self.turns.push(Turn::Result {
+            call: id,
+            name,
+            text: result,
+        });
     }
 }
 
@@ -95,7 +133,12 @@ mod tests {
         entries
             .into_iter()
             .enumerate()
-            .map(|(i, entry)| Record { id: i as u64, parent: (i as u64).checked_sub(1), time_ms: 0, entry })
+            .map(|(i, entry)| Record {
+                id: i as u64,
+                parent: (i as u64).checked_sub(1),
+                time_ms: 0,
+                entry,
+            })
             .collect()
     }
 
@@ -104,28 +147,61 @@ mod tests {
     }
 
     fn answer(text: &str) -> Entry {
-        Entry::Assistant { text: text.into(), thinking: String::new(), calls: vec![], sampled: vec![7], cut: false }
+        Entry::Assistant {
+            text: text.into(),
+            thinking: String::new(),
+            calls: vec![],
+            sampled: vec![7],
+            cut: false,
+        }
     }
 
     /// Law 3, at the level of turns: until a compaction, each view begins with the one before.
     #[test]
     fn a_view_grows_at_its_end() {
-        let output = ToolOutput { text: "ok".into(), ok: true, artifact: None };
+        let output = ToolOutput {
+            text: "ok".into(),
+            ok: true,
+            artifact: None,
+        };
         let entries = vec![
-            Entry::Opened { version: 1, model: "m".into(), workspace: "w".into(), sections: vec![] },
+            Entry::Opened {
+                version: 1,
+                model: "m".into(),
+                workspace: "w".into(),
+                sections: vec![],
+            },
             user("a"),
             answer("b"),
-            Entry::Step { prompt_tokens: 1, reused: 0, computed: 1, generated: 1, ttft_ms: 1.0 },
-            Entry::ToolResult { call: "c".into(), name: "bash".into(), output },
-            Entry::Correction { text: "again".into() },
-            Entry::End { outcome: "answered".into() },
+            Entry::Step {
+                prompt_tokens: 1,
+                reused: 0,
+                computed: 1,
+                generated: 1,
+                ttft_ms: 1.0,
+            },
+            Entry::ToolResult {
+                call: "c".into(),
+                name: "bash".into(),
+                output,
+            },
+            Entry::Correction {
+                text: "again".into(),
+            },
+            Entry::End {
+                outcome: "answered".into(),
+            },
             user("d"),
         ];
         let all = records(entries);
         let mut before = View::default();
         for n in 1..=all.len() {
             let view = View::of(&all[..n]);
-            assert_eq!(view.turns[..before.turns.len()], before.turns[..], "{n} records");
+            assert_eq!(
+                view.turns[..before.turns.len()],
+                before.turns[..],
+                "{n} records"
+            );
             before = view;
         }
         assert_eq!(before.turns.len(), 5);
@@ -137,7 +213,13 @@ mod tests {
             user("goal"),
             answer("one"),
             user("newest"),
-            Entry::Compaction { summary: "S".into(), keep_from: 2, tokens_before: 9, tokens_after: 3, sections: vec![] },
+            Entry::Compaction {
+                summary: "S".into(),
+                keep_from: 2,
+                tokens_before: 9,
+                tokens_after: 3,
+                sections: vec![],
+            },
             answer("after"),
         ]);
         let view = View::of(&all);
@@ -146,11 +228,19 @@ mod tests {
             .iter()
             .map(|turn| match turn {
                 Turn::User { text } => format!("user {text}"),
-                Turn::Assistant { calls, text, .. } => format!("assistant {text}{}", calls.first().map_or("", |c| &c.name)),
+                Turn::Assistant { calls, text, .. } => {
+                    format!("assistant {text}{}", calls.first().map_or("", |c| &c.name))
+                }
                 Turn::Result { text, .. } => format!("result {text}"),
             })
             .collect();
-        let expected = ["user Continue.", "assistant transcript", "result S", "user newest", "assistant after"];
+        let expected = [
+            "user Continue.",
+            "assistant transcript",
+            "result S",
+            "user newest",
+            "assistant after",
+        ];
         assert_eq!(shapes, expected);
     }
 }
