@@ -62,7 +62,9 @@ impl EffectiveContext {
             .unwrap_or(BLOCKS_MAX)
             .min(BLOCKS_MAX);
         let window = window_blocks(wanted);
-        let least = options.context_tokens.unwrap_or(CONTEXT_TOKENS_MIN.min(trained));
+        let least = options
+            .context_tokens
+            .unwrap_or(CONTEXT_TOKENS_MIN.min(trained));
         if fit < window_blocks(least) {
             return Err(Error::NoMemory {
                 need_bytes: window_blocks(least) as u64 * model.block_bytes,
@@ -74,9 +76,9 @@ impl EffectiveContext {
         let why = match (options.context_tokens, tokens < wanted) {
             (Some(_), _) => "as asked for".to_string(),
             (None, false) => format!("the model was trained for {trained} tokens"),
-            (None, true) => format!(
-                "{budget_why} holds {tokens} tokens; the model was trained for {trained}"
-            ),
+            (None, true) => {
+                format!("{budget_why} holds {tokens} tokens; the model was trained for {trained}")
+            }
         };
         let blocks = match options.kv_bytes {
             Some(_) => fit,
@@ -160,13 +162,49 @@ mod tests {
             (usize, usize, &'static str),
         );
         let rows: &[Row] = &[
-            (8192, Some(20_000), None, None, (8192, 1028, "trained for 8192")),
-            (8192, Some(1000), None, None, (8192, 500, "trained for 8192")),
-            (8192, Some(200), None, None, (3168, 100, "50% of 200 MiB free")),
+            (
+                8192,
+                Some(20_000),
+                None,
+                None,
+                (8192, 1028, "trained for 8192"),
+            ),
+            (
+                8192,
+                Some(1000),
+                None,
+                None,
+                (8192, 500, "trained for 8192"),
+            ),
+            (
+                8192,
+                Some(200),
+                None,
+                None,
+                (3168, 100, "50% of 200 MiB free"),
+            ),
             (8192, None, None, None, (8192, 257, "trained for 8192")),
-            (32_768, Some(20_000), None, Some(256), (256, 513, "as asked")),
-            (8192, Some(20_000), Some(100), None, (3168, 100, "KV memory of 100 MiB")),
-            (8192, Some(20_000), Some(300), Some(4096), (4096, 300, "as asked")),
+            (
+                32_768,
+                Some(20_000),
+                None,
+                Some(256),
+                (256, 513, "as asked"),
+            ),
+            (
+                8192,
+                Some(20_000),
+                Some(100),
+                None,
+                (3168, 100, "KV memory of 100 MiB"),
+            ),
+            (
+                8192,
+                Some(20_000),
+                Some(300),
+                Some(4096),
+                (4096, 300, "as asked"),
+            ),
             (64, Some(20_000), None, None, (64, 513, "trained for 64")),
         ];
         for (trained, free, kv, context, (tokens, blocks, why)) in rows {

@@ -263,7 +263,9 @@ impl Core {
         self.hold_in_timeline(&sequence, &reason);
         self.cache.release(sequence.lease);
         let tokens = sequence.keyed.ids.len();
-        let report = sequence.tally.report(&sequence.keyed, tokens, self.clock.now());
+        let report = sequence
+            .tally
+            .report(&sequence.keyed, tokens, self.clock.now());
         self.stats.tokens_generated += report.generated as u64;
         match sequence.task {
             Task::Reply { reply, outlet, .. } => {

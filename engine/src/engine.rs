@@ -303,7 +303,10 @@ impl Shared {
             });
         }
         let ids = prompt.pieces.iter().flat_map(|p| p.ids.iter());
-        match ids.enumerate().find(|(_, id)| **id as usize >= self.model_vocab) {
+        match ids
+            .enumerate()
+            .find(|(_, id)| **id as usize >= self.model_vocab)
+        {
             None => Ok(()),
             Some((position, id)) => Err(Error::UnknownToken {
                 id: *id,
@@ -358,7 +361,11 @@ fn run(mut core: Core, inbox: Receiver<Command>) {
         }
         core.expire();
         let ran = !core.is_idle() && core.step();
-        idle_turns = if ran || core.is_idle() { 0 } else { idle_turns + 1 };
+        idle_turns = if ran || core.is_idle() {
+            0
+        } else {
+            idle_turns + 1
+        };
         if idle_turns > IDLE_TURNS_MAX {
             let error = Error::Bug("requests wait and none can run".into());
             tracing::error!(%error);
@@ -370,7 +377,10 @@ fn run(mut core: Core, inbox: Receiver<Command>) {
 struct Gone;
 
 /// Waits for a command while there is nothing else to do.
-fn next_command(core: &Core, inbox: &Receiver<Command>) -> std::result::Result<Option<Command>, Gone> {
+fn next_command(
+    core: &Core,
+    inbox: &Receiver<Command>,
+) -> std::result::Result<Option<Command>, Gone> {
     if !core.is_idle() {
         return match inbox.try_recv() {
             Ok(command) => Ok(Some(command)),

@@ -171,9 +171,9 @@ impl Pool {
         let source = BlockId(lease.table.pop().expect("a partial hit names its block"));
         match self.grow(lease) {
             Ok(copy) => {
-                self.kv.copy_block(source.0, copy.0, tokens);
+                let copied = self.kv.copy_block(source.0, copy.0, tokens);
                 self.unhold(source);
-                Ok(())
+                copied.map_err(Error::forward)
             }
             Err(error) => {
                 lease.table.push(source.0);

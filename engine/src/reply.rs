@@ -62,7 +62,10 @@ impl Reply {
         let (sampled, verdict) = self.sample(logits)?;
         let id = sampled.id;
         if sampled.nan_logits > 0 {
-            tracing::warn!(count = sampled.nan_logits, "logits that are not a number were left out");
+            tracing::warn!(
+                count = sampled.nan_logits,
+                "logits that are not a number were left out"
+            );
         }
         self.ids.push(id);
         if self.vocab.is_end(id) && !self.ignore_end {

@@ -105,7 +105,9 @@ impl Core {
         let set_aside: usize = self.active.iter().map(still_reserved).sum();
         let blocks = prefix.found.blocks.iter();
         let taken_from_cache = blocks.filter(|b| !pool.is_leased(**b)).count();
-        let have = pool.available().saturating_sub(taken_from_cache + set_aside);
+        let have = pool
+            .available()
+            .saturating_sub(taken_from_cache + set_aside);
         let shared = prefix.found.tokens / BLOCK_TOKENS;
         BlockCount::for_tokens(tokens).0.saturating_sub(shared) <= have
     }
@@ -116,7 +118,10 @@ impl Core {
         let keyed = &sequence.keyed;
         if !sequence.tally.admitted(keyed, prefix, &self.seen, evicted) {
             debug_assert!(false, "a planned prefix is gone though nothing was evicted");
-            tracing::error!(request = sequence.id, "bug: report and plan differ without a cause");
+            tracing::error!(
+                request = sequence.id,
+                "bug: report and plan differ without a cause"
+            );
         }
         if first {
             match prefix.found.tokens {
@@ -232,7 +237,10 @@ impl Core {
             .release(std::mem::replace(&mut sequence.lease, Lease::empty()));
         sequence.filled = 0;
         sequence.inserted = 0;
-        let ahead = self.waiting.iter().position(|w| w.priority >= sequence.priority);
+        let ahead = self
+            .waiting
+            .iter()
+            .position(|w| w.priority >= sequence.priority);
         let place = ahead.unwrap_or(self.waiting.len());
         self.waiting.insert(place, sequence);
     }

@@ -97,9 +97,7 @@ impl Sequence {
     pub fn tokens_max(&self) -> usize {
         match &self.task {
             Task::Sync { .. } => self.prompt_tokens(),
-            Task::Reply { reply, .. } => {
-                self.prompt_tokens() + reply.tokens_max.saturating_sub(1)
-            }
+            Task::Reply { reply, .. } => self.prompt_tokens() + reply.tokens_max.saturating_sub(1),
         }
     }
 

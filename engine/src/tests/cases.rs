@@ -47,7 +47,10 @@ fn an_edit_at_n_computes_the_rest() {
             b[n] += 1;
         }
         let edited = rig.answer(&prompt(&[&b[..cut], &b[cut..]]), 3);
-        assert_eq!((edited.report.reused, edited.report.computed), (n, length - n));
+        assert_eq!(
+            (edited.report.reused, edited.report.computed),
+            (n, length - n)
+        );
         assert_eq!(edited.report.between, []);
         let (broken, at) = edited.report.broken().expect("broken");
         assert_eq!((at.at_token, at.why), (n, Why::Edited));
@@ -130,7 +133,11 @@ fn salts_do_not_share_and_one_salt_does() {
 #[test]
 fn why_a_prefix_broke() {
     let mut rig = Rig::new(512, 64);
-    let (a, b, c) = (piece("a", &ids(1, 20)), piece("b", &ids(2, 20)), piece("c", &ids(3, 9)));
+    let (a, b, c) = (
+        piece("a", &ids(1, 20)),
+        piece("b", &ids(2, 20)),
+        piece("c", &ids(3, 9)),
+    );
     let edited = piece("b", &ids(4, 20));
     let rendered = Piece {
         text_hash: b.text_hash,
@@ -176,7 +183,10 @@ fn an_eviction_between_plan_and_call_is_named() {
     assert_eq!(plan.computed, 1);
     assert!(rig.core.clear_cache() > 0);
     let outcome = rig.answer(&a, 1);
-    assert_eq!(outcome.plan, plan, "the caller's plan is the one that is compared");
+    assert_eq!(
+        outcome.plan, plan,
+        "the caller's plan is the one that is compared"
+    );
     assert_eq!(outcome.report.computed, 100);
     assert_eq!(outcome.report.between, [Between::Evicted { tokens: 99 }]);
 }
@@ -216,7 +226,10 @@ fn a_prefill_that_finished_between_plan_and_call_is_named() {
     assert_eq!(plan.computed, 100);
     rig.answer(&prompt(&[&shared]), 1);
     let outcome = rig.answer(&b, 1);
-    assert_eq!(outcome.report.between, [Between::SharedPrefill { tokens: 90 }]);
+    assert_eq!(
+        outcome.report.between,
+        [Between::SharedPrefill { tokens: 90 }]
+    );
 }
 
 /// Four requests with one cold prefix, sent at once, compute it once.
@@ -235,7 +248,10 @@ fn a_cold_prefix_that_several_share_is_computed_once() {
     let computed: usize = outcomes.iter().map(|o| o.report.computed).sum();
     assert_eq!(computed, 400 + 4 * 10);
     for late in &outcomes[1..] {
-        assert_eq!(late.report.between, [Between::SharedPrefill { tokens: 400 }]);
+        assert_eq!(
+            late.report.between,
+            [Between::SharedPrefill { tokens: 400 }]
+        );
         assert_eq!(
             late.report.sources,
             [(Source::InFlight, 400), (Source::Computed, 10)]
@@ -296,7 +312,10 @@ fn batch_mates_change_nothing() {
 fn a_stop_string_ends_the_reply_before_its_first_byte() {
     let a = ids(1, 20);
     let reply = reference_reply(&a, 6);
-    let text: Vec<u8> = reply.iter().flat_map(|id| [b'a' + *id as u8 - 1; 2]).collect();
+    let text: Vec<u8> = reply
+        .iter()
+        .flat_map(|id| [b'a' + *id as u8 - 1; 2])
+        .collect();
     // From every byte of the reply, over token edges.
     for from in 0..text.len() - 3 {
         let mut rig = Rig::new(256, 16);
@@ -327,7 +346,11 @@ fn replies_end_at_the_limit_the_end_token_or_at_once() {
     let long = rig.answer(&prompt(&[&a]), 200);
     assert!(matches!(long.reason, Finish::EndToken), "{:?}", long.reason);
     assert_eq!(long.ids, reference_reply(&a, 200));
-    assert_eq!(long.text.len(), 2 * (long.ids.len() - 1), "the end token has no text");
+    assert_eq!(
+        long.text.len(),
+        2 * (long.ids.len() - 1),
+        "the end token has no text"
+    );
     let short = rig.answer(&prompt(&[&a]), long.ids.len() - 1);
     assert!(matches!(short.reason, Finish::Length));
 }

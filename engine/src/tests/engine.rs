@@ -58,11 +58,17 @@ fn a_conversation_through_the_handle() {
     let a = ids(1, 60);
     let salt = Salt::default();
     let plan = engine.plan(&prompt(&[&a]), &salt).unwrap();
-    assert_eq!((plan.reused, plan.computed, plan.estimate_ms), (0, 60, None));
+    assert_eq!(
+        (plan.reused, plan.computed, plan.estimate_ms),
+        (0, 60, None)
+    );
     let generation = engine.generate(greedy(prompt(&[&a]), 10)).unwrap();
     let (_, _, report, reply) = read(generation);
     assert_eq!(reply, reference_reply(&a, 10));
-    assert_eq!((report.generated, report.decode_rows), (reply.len(), reply.len() - 1));
+    assert_eq!(
+        (report.generated, report.decode_rows),
+        (reply.len(), reply.len() - 1)
+    );
     assert!(report.ttft_ms.is_some());
 
     let next = prompt(&[&a, &reply, &[4, 5]]);
@@ -80,7 +86,10 @@ fn a_conversation_through_the_handle() {
     assert_eq!(report.reused, 60);
     drop(fork);
     let stats = engine.stats().unwrap();
-    assert_eq!((stats.timelines, stats.blocks.leased, stats.requests), (0, 0, 4));
+    assert_eq!(
+        (stats.timelines, stats.blocks.leased, stats.requests),
+        (0, 0, 4)
+    );
     assert!(engine.clear_cache().unwrap() > 0);
 }
 
@@ -88,10 +97,21 @@ fn a_conversation_through_the_handle() {
 fn what_is_refused_before_the_queue() {
     let engine = engine(128);
     let long = prompt(&[&ids(1, 90), &ids(2, 50)]);
-    let error = engine.generate(greedy(long.clone(), 1)).err().expect("too long");
+    let error = engine
+        .generate(greedy(long.clone(), 1))
+        .err()
+        .expect("too long");
     assert_eq!(error.blame(), Blame::Caller);
     let text = error.to_string();
-    for word in ["need 141", "have 128", "piece 0", "90", "piece 1", "50", "--context"] {
+    for word in [
+        "need 141",
+        "have 128",
+        "piece 0",
+        "90",
+        "piece 1",
+        "50",
+        "--context",
+    ] {
         assert!(text.contains(word), "{word} in {text}");
     }
     assert!(engine.plan(&long, &Salt::default()).is_err());
@@ -103,7 +123,10 @@ fn what_is_refused_before_the_queue() {
 
     let rows = [
         (Request::new(prompt(&[])), "no tokens"),
-        (Request::new(prompt(&[&[1, 77]])), "token id 77 at position 1"),
+        (
+            Request::new(prompt(&[&[1, 77]])),
+            "token id 77 at position 1",
+        ),
         (
             Request {
                 stop: vec![Vec::new()],
@@ -221,7 +244,10 @@ fn a_grammar_masks_what_the_model_may_say() {
         ..greedy(prompt(&[&ids(1, 20)]), 50)
     };
     let (text, reason, _, _) = read(engine.generate(request).unwrap());
-    assert!(matches!(reason, Finish::Stop | Finish::EndToken), "{reason:?}");
+    assert!(
+        matches!(reason, Finish::Stop | Finish::EndToken),
+        "{reason:?}"
+    );
     assert_eq!(text.len(), 6);
     assert!(text.ends_with(b"ee"));
 }
@@ -239,7 +265,11 @@ fn logprobs_are_given_when_asked_for() {
     while let Some(event) = generation.recv() {
         if let Event::Token { id, logprob, .. } = event {
             let logprob = logprob.expect("asked for");
-            assert_eq!((logprob.top.len(), logprob.top[0].0), (3, id), "greedy takes the best");
+            assert_eq!(
+                (logprob.top.len(), logprob.top[0].0),
+                (3, id),
+                "greedy takes the best"
+            );
             assert_eq!(logprob.top[0].1, logprob.logprob);
             seen += 1;
         }
@@ -261,5 +291,8 @@ fn a_context_that_does_not_fit_is_refused_with_both_numbers() {
     let forward = Box::new(FakeForward::new(4096));
     let error = Engine::start(forward, Arc::new(FakeVocab::default()), config).err();
     let text = error.expect("no memory").to_string();
-    assert!(text.contains("need") && text.contains("have 50000"), "{text}");
+    assert!(
+        text.contains("need") && text.contains("have 50000"),
+        "{text}"
+    );
 }

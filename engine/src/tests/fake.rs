@@ -6,6 +6,7 @@ use crate::vocab::TokenBytes;
 use kernels::{BLOCK_TOKENS, KvArena, KvShape, KvType};
 use models::config::Config;
 use models::forward::{Forward, KvStore, LogitRows, Logits, ModelIdentity, SeqStep};
+use models::tiny::TinySpec;
 use std::sync::{Arc, Mutex};
 
 pub const VOCAB: usize = 24;
@@ -49,7 +50,7 @@ impl FakeForward {
     pub fn new(context: usize) -> Self {
         FakeForward {
             config: config(context),
-            identity: ModelIdentity::new([9; 32]),
+            identity: ModelIdentity::from_bytes([9; 32]),
             log: Arc::default(),
         }
     }
@@ -102,7 +103,8 @@ impl Forward for FakeForward {
         }
         let mut log = self.log.lock().expect("unpoisoned");
         log.rows += rows;
-        log.steps.push(steps.iter().map(|s| s.tokens.len()).collect());
+        log.steps
+            .push(steps.iter().map(|s| s.tokens.len()).collect());
         Ok(Logits {
             vocab: VOCAB,
             data,
@@ -210,9 +212,12 @@ impl TokenBytes for FakeVocab {
     }
 }
 
+/// Of a model that exists, but for what the engine looks at.
 fn config(context: usize) -> Config {
+    let model = TinySpec::default().gguf().expect("a tiny model");
     Config {
         context_train: context,
         vocab: VOCAB,
+        ..Config::from_gguf(&model).expect("a good model")
     }
 }

@@ -44,7 +44,11 @@ fn replies_that_outgrow_the_pool_all_finish() {
     let mut again = 0;
     for handle in handles {
         let outcome = collect(handle);
-        assert!(matches!(outcome.reason, Finish::Length), "{:?}", outcome.reason);
+        assert!(
+            matches!(outcome.reason, Finish::Length),
+            "{:?}",
+            outcome.reason
+        );
         assert_eq!(outcome.ids.len(), 300);
         again += outcome.report.between.len();
         assert_eq!(outcome.report.decode_rows, 299);
@@ -97,7 +101,10 @@ fn a_timeline_is_not_evicted_and_a_fork_costs_no_block() {
 
     let mut done = rig.sync(2, &prompt(&[&a]));
     rig.run();
-    assert_eq!(done.try_recv().expect("done").expect("no error").computed, 0);
+    assert_eq!(
+        done.try_recv().expect("done").expect("no error").computed,
+        0
+    );
     rig.core.close_timeline(2);
     assert_eq!(rig.core.stats().blocks.leased, 0);
 }
@@ -140,7 +147,10 @@ fn a_pool_that_timelines_hold_is_full_and_says_so() {
         "KV pool full: need 5 blocks, have 4 of 9 (5 pinned by timelines); raise --kv-memory, \
          lower --context, or drop timelines"
     );
-    assert_eq!(outcome.report.between, [Between::Unfinished { tokens: 140 }]);
+    assert_eq!(
+        outcome.report.between,
+        [Between::Unfinished { tokens: 140 }]
+    );
     // Smaller ones still run; when the timeline goes, so does the error.
     rig.answer(&prompt(&[&ids(3, 60)]), 2);
     rig.core.close_timeline(1);

@@ -47,7 +47,9 @@ fn seeds() -> std::ops::Range<u64> {
     let Ok(range) = std::env::var("OSTLER_SIM_SEEDS") else {
         return SEEDS;
     };
-    let ends = range.split_once("..").and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
+    let ends = range
+        .split_once("..")
+        .and_then(|(a, b)| Some(a.parse().ok()?..b.parse().ok()?));
     ends.unwrap_or_else(|| panic!("OSTLER_SIM_SEEDS is {range:?}; need FIRST..END"))
 }
 
@@ -83,7 +85,11 @@ fn simulate(seed: u64) {
         simulation.act(context);
     }
     simulation.settle();
-    assert!(simulation.checked > 20, "only {} answers", simulation.checked);
+    assert!(
+        simulation.checked > 20,
+        "only {} answers",
+        simulation.checked
+    );
     assert!(simulation.reused > 0, "the cache never hit");
 }
 
@@ -212,8 +218,18 @@ impl Simulation {
     }
 
     fn collect_finished(&mut self) {
-        let ids: Vec<u64> = self.rig.core.active.iter().chain(&self.rig.core.waiting).map(|s| s.id).collect();
-        let finished: Vec<_> = self.live.extract_if(.., |(h, _)| !ids.contains(&h.id)).collect();
+        let ids: Vec<u64> = self
+            .rig
+            .core
+            .active
+            .iter()
+            .chain(&self.rig.core.waiting)
+            .map(|s| s.id)
+            .collect();
+        let finished: Vec<_> = self
+            .live
+            .extract_if(.., |(h, _)| !ids.contains(&h.id))
+            .collect();
         for (handle, max) in finished {
             self.rig.check_logits(&handle);
             let prompt = handle.prompt.clone();
@@ -246,14 +262,23 @@ impl Simulation {
     fn check_lookup(&mut self, context: usize) {
         let (prompt, salt) = (self.prompt(context), self.salt());
         let keyed = self.rig.core.cache.key(prompt, &salt);
-        let found = self.rig.core.cache.lookup(keyed.root, &keyed.ids, &keyed.marks);
+        let found = self
+            .rig
+            .core
+            .cache
+            .lookup(keyed.root, &keyed.ids, &keyed.marks);
         let unaided = self.rig.core.cache.lookup(keyed.root, &keyed.ids, &[]);
         assert_eq!(found.tokens, unaided.tokens, "chain keys change nothing");
         let paths = self.rig.core.cache.tree().paths();
         let longest = paths
             .iter()
             .filter(|(key, _, _)| *key == keyed.root_key)
-            .map(|(_, ids, _)| ids.iter().zip(&keyed.ids).take_while(|(a, b)| a == b).count())
+            .map(|(_, ids, _)| {
+                ids.iter()
+                    .zip(&keyed.ids)
+                    .take_while(|(a, b)| a == b)
+                    .count()
+            })
             .max();
         assert_eq!(found.tokens, longest.unwrap_or(0));
         assert_eq!(found.blocks.len(), found.tokens.div_ceil(32));
@@ -288,7 +313,11 @@ pub fn check_resident(rig: &Rig) {
     for (_, ids, blocks) in rig.core.cache.tree().paths() {
         let table: Vec<u32> = blocks.iter().map(|b| b.0).collect();
         for (position, state) in reference_states(&ids).into_iter().enumerate() {
-            assert_eq!(read(kv, &table, position), state, "position {position} of {ids:?}");
+            assert_eq!(
+                read(kv, &table, position),
+                state,
+                "position {position} of {ids:?}"
+            );
         }
     }
 }
