@@ -4,6 +4,9 @@
 
 pub use kernels::Blame;
 
+use crate::grammar::GrammarError;
+use crate::sampler::SampleError;
+
 /// One row of the table that accompanies [`Error::PromptTooLong`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PieceTokens {
@@ -69,8 +72,14 @@ pub enum Error {
          choose at most {have}"
     )]
     ContextTooLong { need: usize, have: usize },
+    #[error("--context {need} is too short for a template and a reply; choose at least {least}")]
+    ContextTooShort { need: usize, least: usize },
     #[error("the forward pass failed: {message}")]
     Forward { blame: Blame, message: String },
+    #[error("{message}")]
+    Sampling { blame: Blame, message: String },
+    #[error("the engine's thread could not start: {0}")]
+    Thread(String),
     #[error("the engine has stopped")]
     Stopped,
     /// A broken promise of our own. `0` says which.
@@ -79,6 +88,27 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn forward(error: models::Error) -> Self {
+        Error::Forward {
+            blame: error.blame(),
+            message: error.to_string(),
+        }
+    }
+
+    pub(crate) fn sampling(error: SampleError) -> Self {
+        Error::Sampling {
+            blame: error.blame(),
+            message: error.to_string(),
+        }
+    }
+
+    pub(crate) fn grammar(error: GrammarError) -> Self {
+        Error::Sampling {
+            blame: error.blame(),
+            message: error.to_string(),
+        }
+    }
+
     pub fn blame(&self) -> Blame {
         match self {
             Error::EmptyPrompt
@@ -86,11 +116,13 @@ impl Error {
             | Error::PromptTooLong { .. }
             | Error::UnknownToken { .. }
             | Error::BadRequest(_)
-            | Error::ContextTooLong { .. } => Blame::Caller,
-            Error::PoolFull { .. } | Error::QueueFull { .. } | Error::NoMemory { .. } => {
-                Blame::Device
-            }
-            Error::Forward { blame, .. } => *blame,
+            | Error::ContextTooLong { .. }
+            | Error::ContextTooShort { .. } => Blame::Caller,
+            Error::PoolFull { .. }
+            | Error::QueueFull { .. }
+            | Error::NoMemory { .. }
+            | Error::Thread(_) => Blame::Device,
+            Error::Forward { blame, .. } | Error::Sampling { blame, .. } => *blame,
             Error::Stopped | Error::Bug(_) => Blame::Bug,
         }
     }

@@ -1,17 +1,57 @@
 #![forbid(unsafe_code)]
 //! Tokens in, tokens out: block pool, prefix tree, scheduler, sampler, grammar masks.
 //! The engine never sees text; it knows token ids, piece marks and the bytes of each token.
+//!
+//! The life of a call: `engine` (check, queue) → `core` (plan, submit) → `schedule` (admit, lease,
+//! choose rows) → `step` (forward, sample) → `tally` (report). What is resident: `cache`, which is
+//! `pool` (blocks) and `tree` (prefixes).
 
+mod cache;
+mod clock;
+mod context;
+mod core;
+mod engine;
 mod error;
+pub mod grammar;
 mod keys;
+pub mod limits;
 mod piece;
+mod pins;
+mod plan;
+mod pool;
 mod prompt;
+mod rates;
+mod reply;
 mod report;
+mod request;
+mod sampler;
+mod schedule;
+mod seen;
+mod sequence;
+mod stats;
+mod step;
+mod stop;
+mod tally;
+mod timeline;
+mod tree;
 mod vocab;
 
+pub use clock::{Clock, SystemClock};
+pub use context::{ContextModel, ContextOptions, EffectiveContext};
+pub use core::{Trace, TraceRow};
+pub use engine::{Engine, EngineConfig};
 pub use error::{Blame, Error, PieceTokens, Result};
+pub use grammar::GrammarSpec;
 pub use keys::{BlockKey, ChainKey, Fingerprint, Salt, text_hash};
 pub use piece::{Layer, Piece};
+pub use pool::{BlockCount, BlockId, PoolCounts};
 pub use prompt::Prompt;
 pub use report::{Between, Break, PieceUse, Plan, Report, Source, Why};
+pub use request::{Canceller, Event, Finish, Generation, Logprob, Priority, Request};
+pub use sampler::SamplingParams;
+pub use stats::Stats;
+pub use timeline::Timeline;
 pub use vocab::TokenBytes;
+
+#[cfg(test)]
+mod tests;

@@ -107,7 +107,7 @@ pub enum Between {
     SharedPrefill { tokens: usize },
     /// The sequence gave up its blocks to an older one; `rows` were computed a second time.
     Preempted { rows: usize },
-    /// The call ended before these tokens of the prompt were computed.
+    /// The call ended before these tokens of the prompt were reused or computed.
     Unfinished { tokens: usize },
 }
 

@@ -1,0 +1,234 @@
+//! The effective context: how many tokens one sequence may hold, and how much KV the pool gets.
+//!
+//! Invariant (law 8): the context is what is really allocated, never the figure in the file alone.
+//! The choice says why it is what it is.
+
+use crate::error::{Error, Result};
+use crate::limits::{
+    BLOCKS_MAX, CONTEXT_TOKENS_MIN, KV_BYTES_DEFAULT_MAX, KV_SHARE_PERCENT, KV_TOKENS_DEFAULT_MIN,
+    KV_WINDOWS_DEFAULT,
+};
+use kernels::BLOCK_TOKENS;
+
+/// What the choice is made from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ContextOptions {
+    /// Memory that is free now; `None` where the machine does not say.
+    pub free_bytes: Option<u64>,
+    /// KV memory asked for by name. Taken whole.
+    pub kv_bytes: Option<u64>,
+    /// The window asked for by name, in tokens. Given or refused, never made smaller.
+    pub context_tokens: Option<usize>,
+}
+
+/// The sizes of a model that the choice depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextModel {
+    pub trained_tokens: usize,
+    pub block_bytes: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct EffectiveContext {
+    /// Tokens of prompt and reply together that one sequence may hold.
+    pub tokens: usize,
+    /// Blocks in the pool, for all sequences and the cache.
+    pub blocks: usize,
+    /// Bytes of those blocks.
+    pub bytes: u64,
+    /// For people.
+    pub why: String,
+}
+
+impl EffectiveContext {
+    /// Errors when the window asked for is longer than the model was trained for, or does not fit.
+    pub fn choose(model: ContextModel, options: ContextOptions) -> Result<Self> {
+        let trained = model.trained_tokens;
+        if let Some(need) = options.context_tokens.filter(|need| *need > trained) {
+            return Err(Error::ContextTooLong {
+                need,
+                have: trained,
+            });
+        }
+        if let Some(need) = options.context_tokens.filter(|n| *n < CONTEXT_TOKENS_MIN) {
+            return Err(Error::ContextTooShort {
+                need,
+                least: CONTEXT_TOKENS_MIN,
+            });
+        }
+        let wanted = options.context_tokens.unwrap_or(trained);
+        let (budget_bytes, budget_why) = budget(model, options, wanted);
+        let fit = usize::try_from(budget_bytes / model.block_bytes.max(1))
+            .unwrap_or(BLOCKS_MAX)
+            .min(BLOCKS_MAX);
+        let window = window_blocks(wanted);
+        let least = options
+            .context_tokens
+            .unwrap_or(CONTEXT_TOKENS_MIN.min(trained));
+        if fit < window_blocks(least) {
+            return Err(Error::NoMemory {
+                need_bytes: window_blocks(least) as u64 * model.block_bytes,
+                have_bytes: budget_bytes,
+                tokens: least,
+            });
+        }
+        let tokens = wanted.min((fit - 1) * BLOCK_TOKENS);
+        let why = match (options.context_tokens, tokens < wanted) {
+            (Some(_), _) => "as asked for".to_string(),
+            (None, false) => format!("the model was trained for {trained} tokens"),
+            (None, true) => {
+                format!("{budget_why} holds {tokens} tokens; the model was trained for {trained}")
+            }
+        };
+        let blocks = match options.kv_bytes {
+            Some(_) => fit,
+            None => fit.min(window.saturating_mul(KV_WINDOWS_DEFAULT).max(
+                // A short window asked for by name does not make the cache forget sooner.
+                window_blocks(KV_TOKENS_DEFAULT_MIN),
+            )),
+        };
+        Ok(EffectiveContext {
+            tokens,
+            blocks,
+            bytes: blocks as u64 * model.block_bytes,
+            why,
+        })
+    }
+}
+
+/// One window, and one block beside it: the source of a partial copy is held while it is copied.
+fn window_blocks(tokens: usize) -> usize {
+    tokens.div_ceil(BLOCK_TOKENS) + 1
+}
+
+fn budget(model: ContextModel, options: ContextOptions, wanted: usize) -> (u64, String) {
+    if let Some(bytes) = options.kv_bytes {
+        return (bytes, format!("KV memory of {}, as asked for,", mib(bytes)));
+    }
+    let one_window = window_blocks(wanted) as u64 * model.block_bytes;
+    let Some(free) = options.free_bytes else {
+        let bytes = one_window.min(KV_BYTES_DEFAULT_MAX);
+        return (bytes, format!("{} (free memory is unknown)", mib(bytes)));
+    };
+    let share = (u128::from(free) * u128::from(KV_SHARE_PERCENT) / 100) as u64;
+    // A window asked for by name may use more than the default, if it is there.
+    let most = match options.context_tokens {
+        Some(_) => KV_BYTES_DEFAULT_MAX.max(one_window),
+        None => KV_BYTES_DEFAULT_MAX,
+    };
+    let bytes = share.min(most);
+    let why = format!("{} ({KV_SHARE_PERCENT}% of {} free)", mib(bytes), mib(free));
+    (bytes, why)
+}
+
+fn mib(bytes: u64) -> String {
+    format!("{} MiB", bytes >> 20)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn choose(
+        trained_tokens: usize,
+        free_mib: Option<u64>,
+        kv_mib: Option<u64>,
+        context_tokens: Option<usize>,
+    ) -> Result<EffectiveContext> {
+        let model = ContextModel {
+            trained_tokens,
+            block_bytes: MIB,
+        };
+        EffectiveContext::choose(
+            model,
+            ContextOptions {
+                free_bytes: free_mib.map(|m| m * MIB),
+                kv_bytes: kv_mib.map(|m| m * MIB),
+                context_tokens,
+            },
+        )
+    }
+
+    #[test]
+    fn what_is_chosen_and_why() {
+        // trained, free MiB, KV MiB, --context -> tokens, blocks, words in why
+        type Row = (
+            usize,
+            Option<u64>,
+            Option<u64>,
+            Option<usize>,
+            (usize, usize, &'static str),
+        );
+        let rows: &[Row] = &[
+            (
+                8192,
+                Some(20_000),
+                None,
+                None,
+                (8192, 1028, "trained for 8192"),
+            ),
+            (
+                8192,
+                Some(1000),
+                None,
+                None,
+                (8192, 500, "trained for 8192"),
+            ),
+            (
+                8192,
+                Some(200),
+                None,
+                None,
+                (3168, 100, "50% of 200 MiB free"),
+            ),
+            (8192, None, None, None, (8192, 257, "trained for 8192")),
+            (
+                32_768,
+                Some(20_000),
+                None,
+                Some(256),
+                (256, 513, "as asked"),
+            ),
+            (
+                8192,
+                Some(20_000),
+                Some(100),
+                None,
+                (3168, 100, "KV memory of 100 MiB"),
+            ),
+            (
+                8192,
+                Some(20_000),
+                Some(300),
+                Some(4096),
+                (4096, 300, "as asked"),
+            ),
+            (64, Some(20_000), None, None, (64, 513, "trained for 64")),
+        ];
+        for (trained, free, kv, context, (tokens, blocks, why)) in rows {
+            let have = choose(*trained, *free, *kv, *context).expect("fits");
+            assert_eq!((have.tokens, have.blocks), (*tokens, *blocks), "{have:?}");
+            assert!(have.why.contains(why), "{have:?}");
+            assert_eq!(have.bytes, *blocks as u64 * MIB);
+        }
+    }
+
+    #[test]
+    fn what_is_refused_says_need_have_and_fix() {
+        let rows: &[(Result<EffectiveContext>, &[&str])] = &[
+            (choose(8192, None, None, Some(9000)), &["9000", "8192"]),
+            (choose(8192, None, None, Some(10)), &["10", "64"]),
+            (
+                choose(8192, Some(100), None, Some(8192)),
+                &["269484032", "52428800", "--context", "--kv-memory"],
+            ),
+            (choose(8192, Some(4), None, None), &["3145728", "2097152"]),
+        ];
+        for (refused, words) in rows {
+            let error = refused.as_ref().expect_err("refused").to_string();
+            assert!(words.iter().all(|w| error.contains(w)), "{error}");
+        }
+    }
+}

@@ -1,0 +1,373 @@
+//! The engine without its thread: everything that happens, one call after another.
+//!
+//! The thread of [`crate::Engine`] drives it, and so do the simulations. Its parts:
+//! `schedule` (who runs next, and with which blocks), `step` (one forward pass and what follows).
+//! Invariant: between two calls the blocks add up (law 6); in debug every step audits it.
+
+use crate::cache::{Cache, Keyed};
+use crate::clock::Clock;
+use crate::context::EffectiveContext;
+use crate::error::{Error, Result};
+use crate::keys::Salt;
+use crate::limits::PLAN_PIN_MS;
+use crate::pins::{Pin, Pins};
+use crate::plan::{Goal, Prefix};
+use crate::pool::Lease;
+use crate::prompt::Prompt;
+use crate::rates::Rates;
+use crate::report::Plan;
+use crate::request::{Event, Finish, Priority};
+use crate::seen::Seen;
+use crate::sequence::{Load, Outlet, Sequence, Task};
+use crate::stats::Stats;
+use crate::tally::Tally;
+use crate::tree::Root;
+use models::forward::Forward;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A row of logits as the forward pass gave it, for tests of law 1.
+#[derive(Debug, Clone, Copy)]
+pub struct TraceRow<'a> {
+    /// [`crate::Generation::id`] of the request.
+    pub request: u64,
+    /// The position in the sequence that the row was computed for.
+    pub position: usize,
+    /// [vocab] f32
+    pub logits: &'a [f32],
+}
+
+/// Sees every row of logits. Called on the engine's thread.
+pub type Trace = Arc<dyn Fn(TraceRow<'_>) + Send + Sync>;
+
+/// The limits that a caller may lower; the defaults are in `limits.rs`.
+#[derive(Clone)]
+pub struct Limits {
+    pub sequences_max: usize,
+    pub chunk_tokens: usize,
+}
+
+/// A request that was checked and may be queued.
+pub struct Submission {
+    pub id: u64,
+    pub prompt: Prompt,
+    pub salt: Salt,
+    pub priority: Priority,
+    pub task: Task,
+    pub load: Load,
+}
+
+/// A prompt that a timeline holds.
+struct Line {
+    root: Root,
+    ids: Vec<u32>,
+    lease: Lease,
+}
+
+pub struct Core {
+    pub(crate) forward: Box<dyn Forward>,
+    pub(crate) cache: Cache,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) context: EffectiveContext,
+    pub(crate) limits: Limits,
+    pub(crate) trace: Option<Trace>,
+    /// In the order they were admitted.
+    pub(crate) active: Vec<Sequence>,
+    /// In the order they will be admitted.
+    pub(crate) waiting: VecDeque<Sequence>,
+    pub(crate) pins: Pins,
+    pub(crate) seen: Seen,
+    pub(crate) rates: Rates,
+    pub(crate) stats: Stats,
+    lines: HashMap<u64, Line>,
+}
+
+impl Core {
+    pub fn new(
+        forward: Box<dyn Forward>,
+        context: EffectiveContext,
+        clock: Arc<dyn Clock>,
+        limits: Limits,
+        trace: Option<Trace>,
+    ) -> Result<Self> {
+        let kv = forward.new_kv(context.blocks).map_err(Error::forward)?;
+        let identity = *forward.identity_seed().as_bytes();
+        Ok(Core {
+            cache: Cache::new(kv, identity)?,
+            forward,
+            clock,
+            context,
+            limits,
+            trace,
+            active: Vec::new(),
+            waiting: VecDeque::new(),
+            pins: Pins::default(),
+            seen: Seen::default(),
+            rates: Rates::default(),
+            stats: Stats::default(),
+            lines: HashMap::new(),
+        })
+    }
+
+    /// What a call would cost now; holds what it counts on until the call or the expiry.
+    pub fn plan(&mut self, prompt: Prompt, salt: &Salt) -> Plan {
+        let keyed = self.cache.key(prompt, salt);
+        self.plan_and_pin(&keyed, Goal::Reply, None)
+    }
+
+    /// Queues a checked request. Its first event is the plan: the one that was made for this prompt
+    /// and not called yet, or a new one.
+    pub fn submit(&mut self, submission: Submission) {
+        let Submission {
+            id,
+            prompt,
+            salt,
+            priority,
+            task,
+            load,
+        } = submission;
+        let now = self.clock.now();
+        let keyed = self.cache.key(prompt, &salt);
+        let goal = match task {
+            Task::Reply { .. } => Goal::Reply,
+            Task::Sync { .. } => Goal::Resident,
+        };
+        let claimed = match goal {
+            Goal::Reply => self.pins.claim(keyed.end_key(), id),
+            Goal::Resident => None,
+        };
+        let claimed = claimed.map(|pin| (pin.plan.clone(), pin.evicted_at_plan));
+        let (plan, evicted) = claimed.unwrap_or_else(|| {
+            let plan = self.plan_and_pin(&keyed, goal, Some(id));
+            (plan, self.cache.evicted())
+        });
+        if let Task::Reply { outlet, .. } = &task {
+            outlet.send(Event::Plan(plan.clone()));
+        }
+        self.stats.requests += 1;
+        let sequence = Sequence {
+            id,
+            ids: keyed.ids.clone(),
+            keyed,
+            lease: Lease::empty(),
+            filled: 0,
+            inserted: 0,
+            reserved_tokens: 0,
+            priority,
+            task,
+            tally: Tally::new(plan, evicted, now),
+            _load: load,
+        };
+        let behind = self.waiting.iter().position(|w| w.priority > priority);
+        let place = behind.unwrap_or(self.waiting.len());
+        self.waiting.insert(place, sequence);
+    }
+
+    /// Whether a step would do anything.
+    pub fn is_idle(&self) -> bool {
+        self.active.is_empty() && self.waiting.is_empty()
+    }
+
+    /// How long until something must be done without being asked to.
+    pub fn next_deadline(&self) -> Option<Duration> {
+        let expiry = self.pins.next_expiry()?;
+        Some(expiry.saturating_sub(self.clock.now()))
+    }
+
+    pub fn expire(&mut self) {
+        let now = self.clock.now();
+        self.pins.expire(&mut self.cache, now);
+    }
+
+    /// Forgets the cache: what nobody holds, and what plans hold. Returns the blocks given up.
+    pub fn clear_cache(&mut self) -> usize {
+        while self.pins.give_up_oldest(&mut self.cache) {}
+        self.cache.clear(false)
+    }
+
+    pub fn open_timeline(&mut self, id: u64, salt: &Salt) {
+        let root = self.cache.key(Prompt::default(), salt).root;
+        let line = Line {
+            root,
+            ids: Vec::new(),
+            lease: Lease::empty(),
+        };
+        self.lines.insert(id, line);
+    }
+
+    /// A second timeline that holds the same blocks: O(blocks) in counts, no copy.
+    pub fn fork_timeline(&mut self, id: u64, new: u64) {
+        let Some(line) = self.lines.get(&id) else {
+            return;
+        };
+        let blocks: Vec<_> = (0..line.lease.len()).map(|i| line.lease.block(i)).collect();
+        let fork = Line {
+            root: line.root,
+            ids: line.ids.clone(),
+            lease: self.cache.pool_mut().share(&blocks),
+        };
+        self.lines.insert(new, fork);
+    }
+
+    pub fn close_timeline(&mut self, id: u64) {
+        if let Some(line) = self.lines.remove(&id) {
+            self.cache.release(line.lease);
+        }
+    }
+
+    /// Ends every request with `error` and gives back every lease.
+    pub fn shut_down(&mut self, error: &Error) {
+        let sequences = self.active.drain(..).chain(self.waiting.drain(..));
+        for sequence in sequences.collect::<Vec<_>>() {
+            self.finish(sequence, Finish::Error(error.clone()));
+        }
+        self.pins.clear(&mut self.cache);
+        for (_, line) in std::mem::take(&mut self.lines) {
+            self.cache.release(line.lease);
+        }
+    }
+
+    pub fn stats(&self) -> Stats {
+        let blocks = self.cache.pool().counts();
+        Stats {
+            blocks,
+            block_bytes: self.context.bytes / blocks.total.max(1) as u64,
+            context_tokens: self.context.tokens,
+            active: self.active.len(),
+            waiting: self.waiting.len(),
+            timelines: self.lines.len(),
+            plans_pinned: self.pins.holding(),
+            evicted_blocks: self.cache.evicted(),
+            ..self.stats.clone()
+        }
+    }
+
+    /// Laws 6 and 7 of the pool and the tree, over all leases. Returns what does not hold.
+    pub fn audit(&self) -> std::result::Result<(), String> {
+        let sequences = self.active.iter().chain(&self.waiting);
+        let leases = sequences
+            .map(|s| &s.lease)
+            .chain(self.pins.leases())
+            .chain(self.lines.values().map(|l| &l.lease));
+        self.cache.audit(leases)
+    }
+
+    /// Ends a sequence that is in no list any more: what it computed stays in the cache, its blocks
+    /// are given back, its reader hears the report.
+    pub(crate) fn finish(&mut self, mut sequence: Sequence, reason: Finish) {
+        if !matches!(reason, Finish::Error(_)) {
+            make_resident(&mut self.cache, &mut sequence);
+        }
+        self.pins.release(&mut self.cache, sequence.id);
+        self.hold_in_timeline(&sequence, &reason);
+        self.cache.release(sequence.lease);
+        let tokens = sequence.keyed.ids.len();
+        let report = sequence
+            .tally
+            .report(&sequence.keyed, tokens, self.clock.now());
+        self.stats.tokens_generated += report.generated as u64;
+        match sequence.task {
+            Task::Reply { reply, outlet, .. } => {
+                let (reply, mut events) = (*reply, Vec::new());
+                let ids = reply.end(&mut events);
+                events.push(Event::Done {
+                    reason,
+                    report,
+                    ids,
+                });
+                events.into_iter().for_each(|e| outlet.send(e));
+            }
+            Task::Sync { done, .. } => {
+                let answer = match reason {
+                    Finish::Error(error) => Err(error),
+                    _ => Ok(report),
+                };
+                if let Some(done) = done {
+                    let _ = done.send(answer);
+                }
+            }
+        }
+    }
+
+    /// The whole prompt of an active sequence has its KV.
+    pub(crate) fn account_prompt(&mut self, index: usize) {
+        let sequence = &self.active[index];
+        let reused = sequence.tally.reused();
+        self.seen.record(&sequence.keyed);
+        self.stats.tokens_reused += reused as u64;
+        self.stats.tokens_computed += (sequence.prompt_tokens() - reused) as u64;
+    }
+
+    /// Blocks that timelines hold.
+    pub(crate) fn pinned_blocks(&self) -> usize {
+        let tables = self.lines.values().flat_map(|l| l.lease.table());
+        tables.collect::<HashSet<_>>().len()
+    }
+
+    /// A timeline holds its newest state: a prompt it was synced to, or a reply that continued it.
+    fn hold_in_timeline(&mut self, sequence: &Sequence, reason: &Finish) {
+        let (id, continues) = match &sequence.task {
+            Task::Sync { timeline, .. } => (*timeline, false),
+            Task::Reply { timeline, .. } => match timeline {
+                Some(id) => (*id, true),
+                None => return,
+            },
+        };
+        let ended = sequence.filled >= sequence.prompt_tokens().saturating_sub(1);
+        if !ended || matches!(reason, Finish::Error(_)) {
+            return;
+        }
+        let Some(line) = self.lines.get_mut(&id) else {
+            return;
+        };
+        let ids = &sequence.ids[..sequence.filled];
+        if continues && !ids.starts_with(&line.ids) {
+            return;
+        }
+        let found = self.cache.lookup(line.root, ids, &sequence.keyed.marks);
+        let lease = self.cache.pin(&found);
+        line.ids = ids[..found.tokens].to_vec();
+        let old = std::mem::replace(&mut line.lease, lease);
+        self.cache.release(old);
+    }
+
+    fn plan_and_pin(&mut self, keyed: &Keyed, goal: Goal, request: Option<u64>) -> Plan {
+        let found = self.cache.lookup(keyed.root, &keyed.ids, &keyed.marks);
+        let prefix = Prefix::new(found, keyed.ids.len(), goal);
+        let plan = crate::plan::plan(keyed, &prefix, &self.seen, &self.rates);
+        let pin = Pin {
+            key: keyed.end_key(),
+            plan: plan.clone(),
+            evicted_at_plan: self.cache.evicted(),
+            request,
+            lease: self.cache.pin(&prefix.found),
+            expires: self.clock.now() + Duration::from_millis(PLAN_PIN_MS),
+        };
+        self.pins.add(&mut self.cache, pin);
+        plan
+    }
+}
+
+/// The tree learns what `sequence` has computed since it last did.
+pub(crate) fn make_resident(cache: &mut Cache, sequence: &mut Sequence) {
+    if sequence.filled > sequence.inserted {
+        let ids = &sequence.ids[..sequence.filled];
+        let (root, marks) = (sequence.keyed.root, &sequence.keyed.marks);
+        cache.insert(root, ids, marks, &mut sequence.lease);
+        sequence.inserted = sequence.filled;
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.shut_down(&Error::Stopped);
+    }
+}
+
+impl Outlet {
+    /// A reader that has gone is noticed before the next step.
+    pub fn send(&self, event: Event) {
+        let _ = self.events.send(event);
+    }
+}

@@ -1,0 +1,107 @@
+//! Every limit of the engine, with its reason.
+
+/// Rows of prompt in one step, over all sequences. A decoding neighbour waits for one such chunk at
+/// most. 256 rows keep the matrix kernels at their full rate (FACTS: the rate is flat from about 128).
+pub const PREFILL_CHUNK_TOKENS: usize = 256;
+
+/// Sequences in one batch. Each costs one row a step; more only makes all of them slower.
+pub const SEQUENCES_MAX: usize = 16;
+
+/// Requests that may wait. Beyond this an error is kinder than an answer after minutes.
+pub const QUEUE_MAX: usize = 256;
+
+/// Tokens of decode that admission sets aside, so that a new sequence does not preempt at once.
+pub const DECODE_RESERVE_TOKENS: usize = 128;
+
+/// How long a plan holds what it counts on. Long enough for a person's harness to make the call,
+/// short enough that a plan nobody follows up does not hold memory.
+pub const PLAN_PIN_MS: u64 = 10_000;
+
+/// Plans that may be pinned at once; the oldest gives way.
+pub const PLAN_PINS_MAX: usize = 64;
+
+/// Piece ends remembered per generation of the diagnosis memory (two generations are kept), to
+/// tell an edited piece from an evicted one. About 200 bytes each.
+pub const SEEN_PIECES_MAX: usize = 32_768;
+
+/// A sequence waits for another that is prefilling the same prefix only for at least this many
+/// tokens; fewer are computed sooner than waited for.
+pub const JOIN_TOKENS_MIN: usize = kernels::BLOCK_TOKENS;
+
+/// The share of free memory that the KV cache takes when nobody says otherwise, in percent. The
+/// weights are mapped already; the rest is for activations and for the machine's other work.
+pub const KV_SHARE_PERCENT: u64 = 50;
+
+/// Whole context windows that the KV cache is given by default, memory permitting: two live
+/// conversations and two that rest.
+pub const KV_WINDOWS_DEFAULT: usize = 4;
+
+/// The cache is not made smaller than this many tokens because a short window was asked for.
+pub const KV_TOKENS_DEFAULT_MIN: usize = 16_384;
+
+/// No more KV than this unless asked for: a person's machine is not only ours.
+pub const KV_BYTES_DEFAULT_MAX: u64 = 8 << 30;
+
+/// The smallest context worth starting with, in tokens: a template, a line and a reply.
+pub const CONTEXT_TOKENS_MIN: usize = 64;
+
+/// Block ids are u32 and the arena is indexed with them.
+pub const BLOCKS_MAX: usize = u32::MAX as usize / 2;
+
+/// Turns of the engine's loop in a row that may run nothing although requests wait; more is a bug.
+pub const IDLE_TURNS_MAX: usize = 1_000;
+
+const _: () = assert!(PREFILL_CHUNK_TOKENS.is_multiple_of(kernels::BLOCK_TOKENS));
+const _: () = assert!(PREFILL_CHUNK_TOKENS >= SEQUENCES_MAX);
+const _: () = assert!(DECODE_RESERVE_TOKENS >= kernels::BLOCK_TOKENS);
+const _: () = assert!(CONTEXT_TOKENS_MIN >= kernels::BLOCK_TOKENS);
+const _: () = assert!(KV_SHARE_PERCENT <= 100);
+
+/// Stop strings of one request. The OpenAI API has 4; each costs a state and a step a byte.
+pub const STOP_STRINGS_MAX: usize = 64;
+
+/// Bytes of one stop string: what may be held back from the reader.
+pub const STOP_BYTES_MAX: usize = 1024;
+
+/// Log-probabilities reported for one token. The OpenAI API has 20.
+pub const TOP_LOGPROBS_MAX: usize = 100;
+
+/// A logit bias beyond this is a mistake: it must stay far from infinity when added.
+pub const LOGIT_BIAS_MAX: f32 = 1e9;
+
+/// Values nested in a JSON schema. Real ones stay below 20; the compiler takes a few kilobytes of
+/// stack a level ([`COMPILE_STACK_BYTES`] holds many times that).
+pub const SCHEMA_DEPTH_MAX: usize = 96;
+
+/// Values in a JSON schema. The largest in public use has about 40,000.
+pub const SCHEMA_NODES_MAX: usize = 100_000;
+
+/// Bytes of one text in a JSON schema (a pattern, a constant), descriptions aside.
+pub const SCHEMA_TEXT_BYTES_MAX: usize = 1 << 16;
+
+/// Bytes of a Lark grammar or a regular expression.
+pub const RULE_TEXT_BYTES_MAX: usize = 1 << 18;
+
+/// Stack of the thread that compiles a rule. Only what is touched takes memory.
+pub const COMPILE_STACK_BYTES: usize = 64 << 20;
+const _: () = assert!(COMPILE_STACK_BYTES / SCHEMA_DEPTH_MAX > 100 << 10);
+
+/// Compilations that are tried to find the place of an error; each takes about a millisecond.
+pub const LOCATE_ATTEMPTS_MAX: usize = 100;
+
+/// What building a lexer may cost, in llguidance's units (50,000 take about a millisecond).
+pub const LEXER_FUEL: u64 = 1_000_000;
+
+/// What one mask may cost, in the same units (14,000 take about a millisecond).
+pub const STEP_LEXER_FUEL: u64 = 200_000;
+
+/// White space in one place of generated JSON: a line break and a deep indentation, but no endless
+/// run, which small models fall into.
+pub const WHITE_SPACE_MAX: usize = 64;
+
+/// Bytes of a token that a grammar may use. The trie holds at most 1,024; such tokens are runs of
+/// spaces.
+pub const GRAMMAR_TOKEN_BYTES_MAX: usize = 1000;
+
+/// Tools of one request, as in the OpenAI API.
+pub const TOOLS_MAX: usize = 128;

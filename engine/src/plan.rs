@@ -1,0 +1,145 @@
+//! From a lookup to a table: which tokens of which piece are reused and which are computed.
+//!
+//! Invariant: plan and report are built by the same function from the same kind of list, stretches
+//! of the prompt with their source, so they can be compared field by field.
+
+use crate::cache::Keyed;
+use crate::rates::Rates;
+use crate::report::{Break, PieceUse, Plan, Source, Why};
+use crate::seen::Seen;
+use crate::tree::Match;
+use kernels::BLOCK_TOKENS;
+
+/// Whether a call needs logits, for which at least the last token must be computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Goal {
+    Reply,
+    /// Only the KV.
+    Resident,
+}
+
+/// A prefix that may be reused: what was found, cut back to what the goal allows.
+#[derive(Debug, Clone)]
+pub struct Prefix {
+    pub found: Match,
+    /// All of the prompt is resident; only the goal makes the last token be computed.
+    pub complete: bool,
+}
+
+impl Prefix {
+    pub fn new(mut found: Match, tokens: usize, goal: Goal) -> Self {
+        let complete = found.tokens == tokens;
+        let limit = match goal {
+            Goal::Reply => tokens.saturating_sub(1),
+            Goal::Resident => tokens,
+        };
+        found.tokens = found.tokens.min(limit);
+        found.blocks.truncate(found.tokens.div_ceil(BLOCK_TOKENS));
+        Prefix { found, complete }
+    }
+
+    /// The reused tokens by source.
+    pub fn sources(&self) -> Sources {
+        let partial = self.found.partial_tokens();
+        let mut sources = Sources::default();
+        sources.push(Source::Memory, self.found.tokens - partial);
+        sources.push(Source::Partial, partial);
+        sources
+    }
+}
+
+/// Stretches of a prompt, in order, with where their KV comes from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Sources(Vec<(Source, usize)>);
+
+impl Sources {
+    pub fn push(&mut self, source: Source, tokens: usize) {
+        if tokens == 0 {
+            return;
+        }
+        match self.0.last_mut() {
+            Some((last, count)) if *last == source => *count += tokens,
+            _ => self.0.push((source, tokens)),
+        }
+    }
+
+    pub fn tokens(&self) -> usize {
+        self.0.iter().map(|(_, n)| n).sum()
+    }
+
+    pub fn computed(&self) -> usize {
+        let computed = self.0.iter().filter(|(s, _)| *s == Source::Computed);
+        computed.map(|(_, n)| n).sum()
+    }
+
+    pub fn reused(&self) -> usize {
+        self.tokens() - self.computed()
+    }
+
+    pub fn list(&self) -> Vec<(Source, usize)> {
+        self.0.clone()
+    }
+
+    /// Computed positions, in order.
+    fn computed_ranges(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let mut end = 0;
+        self.0.iter().filter_map(move |(source, tokens)| {
+            end += tokens;
+            (*source == Source::Computed).then_some((end - tokens, end))
+        })
+    }
+
+    fn computed_within(&self, start: usize, end: usize) -> usize {
+        self.computed_ranges()
+            .map(|(a, b)| b.min(end).saturating_sub(a.max(start)))
+            .sum()
+    }
+}
+
+/// The table: one row per piece. The break is at the first computed token; `why` is asked for the
+/// piece that holds it.
+pub fn piece_uses(keyed: &Keyed, sources: &Sources, why: impl Fn(usize) -> Why) -> Vec<PieceUse> {
+    let break_at = sources.computed_ranges().next().map(|(start, _)| start);
+    let covered = sources.tokens();
+    let mut start = 0;
+    let row = |(index, (piece, mark)): (usize, (&crate::Piece, &crate::tree::Mark))| {
+        let end = mark.position;
+        let computed = sources.computed_within(start, end);
+        let reached = covered.min(end).saturating_sub(start.min(covered));
+        let broken = break_at.filter(|at| (start..end).contains(at));
+        start = end;
+        PieceUse {
+            name: piece.name.clone(),
+            layer: piece.layer,
+            fingerprint: piece.fingerprint,
+            tokens: piece.len(),
+            reused: reached - computed,
+            computed,
+            broken: broken.map(|at_token| Break {
+                at_token,
+                why: why(index),
+            }),
+        }
+    };
+    let pieces = keyed.prompt.pieces.iter().zip(&keyed.marks);
+    pieces.enumerate().map(row).collect()
+}
+
+/// What a call would do now.
+pub fn plan(keyed: &Keyed, prefix: &Prefix, seen: &Seen, rates: &Rates) -> Plan {
+    let tokens = keyed.ids.len();
+    let mut sources = prefix.sources();
+    sources.push(Source::Computed, tokens - prefix.found.tokens);
+    let why = |index| match prefix.complete {
+        true => Why::LastToken,
+        false => seen.why(keyed, index),
+    };
+    Plan {
+        pieces: piece_uses(keyed, &sources, why),
+        tokens,
+        reused: sources.reused(),
+        computed: sources.computed(),
+        estimate_ms: rates.estimate_ms(sources.computed()),
+        sources: sources.list(),
+    }
+}

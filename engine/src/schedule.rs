@@ -1,0 +1,263 @@
+//! Who runs next, and with which blocks.
+//!
+//! Each step runs every decoding sequence and at most one chunk of prompt rows, so a decoding
+//! neighbour waits for one chunk at most. A sequence is admitted when its prompt and a reserve for
+//! its decode fit beside what others have set aside; until then it waits, first come, first served
+//! within a priority.
+//!
+//! When blocks run out all the same: the cache gives up what nobody holds, then plans give up what
+//! they hold, then the youngest sequence of the lowest priority goes back to the queue. It keeps
+//! what it has sampled, and its KV stays in the cache while there is room; what has to be computed
+//! again gives the same bits (law 1), so its reader notices nothing but the wait. The oldest
+//! sequence of the highest priority is never sent back, so there is always progress; if it is alone
+//! and still lacks blocks (timelines hold the rest), it ends with an error that says so.
+
+use crate::core::{Core, make_resident};
+use crate::error::Error;
+use crate::limits::{DECODE_RESERVE_TOKENS, JOIN_TOKENS_MIN};
+use crate::plan::Prefix;
+use crate::pool::{BlockCount, Lease};
+use crate::request::Finish;
+use crate::sequence::Sequence;
+use kernels::BLOCK_TOKENS;
+
+/// Rows that a sequence contributes to the next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub id: u64,
+    pub rows: usize,
+}
+
+impl Core {
+    /// Ends what was cancelled, admits what fits, and decides on the next step.
+    pub(crate) fn schedule(&mut self) -> Vec<Turn> {
+        self.sweep_cancelled();
+        self.expire();
+        self.admit();
+        self.finish_resident();
+        self.join_prefixes();
+        self.choose_rows()
+    }
+
+    fn sweep_cancelled(&mut self) {
+        let mut gone: Vec<Sequence> = self.active.extract_if(.., |s| s.is_cancelled()).collect();
+        let (cancelled, kept) = std::mem::take(&mut self.waiting)
+            .into_iter()
+            .partition::<Vec<_>, _>(Sequence::is_cancelled);
+        self.waiting = kept.into();
+        gone.extend(cancelled);
+        for sequence in gone {
+            self.finish(sequence, Finish::Cancelled);
+        }
+    }
+
+    fn admit(&mut self) {
+        while self.active.len() < self.limits.sequences_max {
+            let Some(sequence) = self.waiting.pop_front() else {
+                return;
+            };
+            let Err(sequence) = self.try_admit(sequence) else {
+                continue;
+            };
+            if !self.active.is_empty() {
+                // Their blocks will come back.
+                self.waiting.push_front(sequence);
+                return;
+            }
+            if self.pins.give_up_oldest(&mut self.cache) {
+                self.waiting.push_front(sequence);
+                continue;
+            }
+            let error = self.pool_full(BlockCount::for_tokens(sequence.ids.len()));
+            self.finish(sequence, Finish::Error(error));
+        }
+    }
+
+    fn try_admit(&mut self, mut sequence: Sequence) -> Result<(), Sequence> {
+        let (root, marks) = (sequence.keyed.root, &sequence.keyed.marks);
+        let found = self.cache.lookup(root, &sequence.ids, marks);
+        let prefix = Prefix::new(found, sequence.ids.len(), sequence.goal());
+        // Alone, it may try with what there is.
+        let reserve = match self.active.is_empty() {
+            true => 0,
+            false => DECODE_RESERVE_TOKENS,
+        };
+        let reserved_tokens = (sequence.ids.len() + reserve).min(sequence.tokens_max());
+        if !self.has_room(&prefix, reserved_tokens) {
+            return Err(sequence);
+        }
+        let Ok(lease) = self.cache.lease(root, &sequence.ids, &prefix.found) else {
+            return Err(sequence);
+        };
+        self.pins.release(&mut self.cache, sequence.id);
+        sequence.lease = lease;
+        sequence.filled = prefix.found.tokens;
+        sequence.inserted = prefix.found.tokens;
+        sequence.reserved_tokens = reserved_tokens;
+        self.account_admission(&mut sequence, &prefix);
+        self.active.push(sequence);
+        Ok(())
+    }
+
+    /// Whether a sequence that needs `tokens` positions fits beside what is set aside for others.
+    fn has_room(&self, prefix: &Prefix, tokens: usize) -> bool {
+        let pool = self.cache.pool();
+        let set_aside: usize = self.active.iter().map(still_reserved).sum();
+        let blocks = prefix.found.blocks.iter();
+        let taken_from_cache = blocks.filter(|b| !pool.is_leased(**b)).count();
+        let have = pool
+            .available()
+            .saturating_sub(taken_from_cache + set_aside);
+        let shared = prefix.found.tokens / BLOCK_TOKENS;
+        BlockCount::for_tokens(tokens).0.saturating_sub(shared) <= have
+    }
+
+    fn account_admission(&mut self, sequence: &mut Sequence, prefix: &Prefix) {
+        let first = sequence.tally.covered() == 0;
+        let evicted = self.cache.evicted();
+        let keyed = &sequence.keyed;
+        if !sequence.tally.admitted(keyed, prefix, &self.seen, evicted) {
+            debug_assert!(false, "a planned prefix is gone though nothing was evicted");
+            tracing::error!(
+                request = sequence.id,
+                "bug: report and plan differ without a cause"
+            );
+        }
+        if first {
+            match prefix.found.tokens {
+                0 => self.stats.missed(sequence.tally.why()),
+                _ => self.stats.hits += 1,
+            }
+        }
+    }
+
+    /// A sync whose prompt is wholly resident owes no rows.
+    fn finish_resident(&mut self) {
+        while let Some(index) = self.active.iter().position(|s| s.pending() == 0) {
+            self.account_prompt(index);
+            let sequence = self.active.remove(index);
+            self.finish(sequence, Finish::Stop);
+        }
+    }
+
+    /// A sequence that an older one has overtaken takes over its blocks.
+    fn join_prefixes(&mut self) {
+        for index in 0..self.active.len() {
+            let sequence = &self.active[index];
+            if !sequence.is_prefilling() || self.waits_for_older(index) {
+                continue;
+            }
+            let (root, marks) = (sequence.keyed.root, &sequence.keyed.marks);
+            let found = self.cache.lookup(root, &sequence.ids, marks);
+            let prefix = Prefix::new(found, sequence.ids.len(), sequence.goal());
+            if prefix.found.tokens < sequence.filled + JOIN_TOKENS_MIN {
+                continue;
+            }
+            let Ok(lease) = self.cache.lease(root, &sequence.ids, &prefix.found) else {
+                continue;
+            };
+            let sequence = &mut self.active[index];
+            let old = std::mem::replace(&mut sequence.lease, lease);
+            sequence.filled = prefix.found.tokens;
+            sequence.inserted = prefix.found.tokens;
+            let tally = &mut sequence.tally;
+            tally.joined(prefix.found.tokens, &sequence.keyed, &prefix, &self.seen);
+            self.cache.release(old);
+        }
+        self.finish_resident();
+    }
+
+    /// Whether an older sequence is computing what this one would compute next.
+    fn waits_for_older(&self, index: usize) -> bool {
+        let sequence = &self.active[index];
+        self.active[..index].iter().any(|older| {
+            older.is_prefilling() && {
+                let common = sequence.common_prefix(older);
+                common >= sequence.filled + JOIN_TOKENS_MIN && older.filled < common
+            }
+        })
+    }
+
+    fn choose_rows(&mut self) -> Vec<Turn> {
+        let mut budget = self.limits.chunk_tokens;
+        let mut turns = Vec::new();
+        for id in self.running_order() {
+            let Some(index) = self.active.iter().position(|s| s.id == id) else {
+                continue; // It was sent back to make room for an older one.
+            };
+            let rows = self.active[index].pending().min(budget);
+            if rows == 0 || self.active[index].is_prefilling() && self.waits_for_older(index) {
+                continue;
+            }
+            if self.make_room(id, self.active[index].filled + rows) {
+                budget -= rows;
+                turns.push(Turn { id, rows });
+            }
+        }
+        turns.retain(|turn| self.active.iter().any(|s| s.id == turn.id));
+        turns
+    }
+
+    /// Those that owe one row first, then prompts by priority and age.
+    fn running_order(&self) -> Vec<u64> {
+        let mut order: Vec<&Sequence> = self.active.iter().collect();
+        order.sort_by_key(|s| (s.is_prefilling(), s.priority));
+        order.into_iter().map(|s| s.id).collect()
+    }
+
+    /// Grows the lease of `id` to `tokens` positions. False when `id` itself had to give way.
+    fn make_room(&mut self, id: u64, tokens: usize) -> bool {
+        loop {
+            let sequence = self.active.iter_mut().find(|s| s.id == id);
+            let Some(sequence) = sequence else {
+                return false;
+            };
+            if self.cache.grow(&mut sequence.lease, tokens).is_ok() {
+                return true;
+            }
+            if self.pins.give_up_oldest(&mut self.cache) {
+                continue;
+            }
+            let youngest = (0..self.active.len()).max_by_key(|i| (self.active[*i].priority, *i));
+            let victim = self.active.remove(youngest.expect("`id` is active"));
+            if self.active.is_empty() {
+                let error = self.pool_full(BlockCount::for_tokens(tokens));
+                self.finish(victim, Finish::Error(error));
+                return false;
+            }
+            self.send_back(victim);
+        }
+    }
+
+    /// Back to the head of the queue of its priority, without its blocks.
+    fn send_back(&mut self, mut sequence: Sequence) {
+        self.stats.preemptions += 1;
+        make_resident(&mut self.cache, &mut sequence);
+        self.cache
+            .release(std::mem::replace(&mut sequence.lease, Lease::empty()));
+        sequence.filled = 0;
+        sequence.inserted = 0;
+        let ahead = self
+            .waiting
+            .iter()
+            .position(|w| w.priority >= sequence.priority);
+        let place = ahead.unwrap_or(self.waiting.len());
+        self.waiting.insert(place, sequence);
+    }
+
+    fn pool_full(&self, need: BlockCount) -> Error {
+        let counts = self.cache.pool().counts();
+        Error::PoolFull {
+            need: need.0,
+            have: counts.free + counts.cached,
+            total: counts.total,
+            pinned: self.pinned_blocks(),
+        }
+    }
+}
+
+/// Blocks that were set aside for `sequence` and that it has not taken yet.
+fn still_reserved(sequence: &Sequence) -> usize {
+    let reserved = BlockCount::for_tokens(sequence.reserved_tokens).0;
+    reserved.saturating_sub(sequence.lease.len())
+}

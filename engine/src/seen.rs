@@ -1,0 +1,75 @@
+//! What was computed before, piece by piece: enough to say why a prefix broke.
+//!
+//! It is a diagnosis only; nothing is reused because of it. Invariant: bounded. Two generations
+//! are kept; when the younger is full it becomes the older, and the older is forgotten.
+
+use crate::cache::Keyed;
+use crate::keys::{ChainKey, Fingerprint};
+use crate::limits::SEEN_PIECES_MAX;
+use crate::report::Why;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+#[derive(Debug, Default)]
+pub struct Seen {
+    young: Generation,
+    old: Generation,
+}
+
+#[derive(Debug, Default)]
+struct Generation {
+    namespaces: HashSet<ChainKey>,
+    ends: HashSet<ChainKey>,
+    /// (namespace, piece)
+    pieces: HashSet<(ChainKey, Fingerprint)>,
+    /// What stood behind this end under this name: its ids and its text.
+    followers: HashMap<(ChainKey, Arc<str>), (Fingerprint, [u8; 32])>,
+}
+
+impl Seen {
+    /// Remembers a prompt whose KV has been computed to the end.
+    pub fn record(&mut self, keyed: &Keyed) {
+        if self.young.ends.len() + keyed.marks.len() > SEEN_PIECES_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        let young = &mut self.young;
+        young.namespaces.insert(keyed.root_key);
+        let mut parent = keyed.root_key;
+        for (piece, mark) in keyed.prompt.pieces.iter().zip(&keyed.marks) {
+            young.ends.insert(mark.key);
+            young.pieces.insert((keyed.root_key, piece.fingerprint));
+            let now = (piece.fingerprint, piece.text_hash);
+            young.followers.insert((parent, piece.name.clone()), now);
+            parent = mark.key;
+        }
+    }
+
+    /// Why piece `index`, the first that is not wholly resident, is not.
+    pub fn why(&self, keyed: &Keyed, index: usize) -> Why {
+        let generations = [&self.young, &self.old];
+        let any = |seen: &dyn Fn(&Generation) -> bool| generations.iter().any(|g| seen(g));
+        let piece = &keyed.prompt.pieces[index];
+        let parent = match index.checked_sub(1) {
+            Some(before) => keyed.marks[before].key,
+            None => keyed.root_key,
+        };
+        if !any(&|g| g.namespaces.contains(&keyed.root_key)) {
+            return Why::FirstCall;
+        }
+        if any(&|g| g.ends.contains(&keyed.marks[index].key)) {
+            return Why::Evicted;
+        }
+        let place = (parent, piece.name.clone());
+        let follower = generations.iter().find_map(|g| g.followers.get(&place));
+        if let Some((_, text)) = follower {
+            return match *text == piece.text_hash {
+                true => Why::Template,
+                false => Why::Edited,
+            };
+        }
+        match any(&|g| g.pieces.contains(&(keyed.root_key, piece.fingerprint))) {
+            true => Why::Reordered,
+            false => Why::NewPiece,
+        }
+    }
+}

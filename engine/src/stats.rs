@@ -1,0 +1,45 @@
+//! Counters for metrics and for people.
+
+use crate::pool::PoolCounts;
+use crate::report::Why;
+use serde::Serialize;
+
+/// A snapshot. Blocks are as they are now, everything else counts from the start of the engine.
+#[derive(Debug, Clone, PartialEq, Default, Serialize)]
+pub struct Stats {
+    pub blocks: PoolCounts,
+    pub block_bytes: u64,
+    pub context_tokens: usize,
+    pub requests: u64,
+    pub active: usize,
+    pub waiting: usize,
+    pub timelines: usize,
+    pub plans_pinned: usize,
+    /// Requests that reused at least one token.
+    pub hits: u64,
+    /// Requests that reused none.
+    pub misses: u64,
+    pub misses_by_why: Vec<(Why, u64)>,
+    /// Prompt tokens reused and computed.
+    pub tokens_reused: u64,
+    pub tokens_computed: u64,
+    pub tokens_generated: u64,
+    pub evicted_blocks: u64,
+    pub steps: u64,
+    /// Rows that really went through the forward pass, as it counts them.
+    pub rows_forwarded: u64,
+    pub failed_steps: u64,
+    pub preemptions: u64,
+    /// Most sequences in one step so far.
+    pub batch_max: usize,
+}
+
+impl Stats {
+    pub(crate) fn missed(&mut self, why: Why) {
+        self.misses += 1;
+        match self.misses_by_why.iter_mut().find(|(w, _)| *w == why) {
+            Some((_, count)) => *count += 1,
+            None => self.misses_by_why.push((why, 1)),
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! One step: one forward pass over a batch of sequences, and what follows from it.
+//!
+//! Invariant: the counts in a report are the rows that the forward pass says it computed. A pass
+//! that fails, or panics, ends the sequences that were in it, with an error; the others go on.
+
+use crate::core::{Core, TraceRow, make_resident};
+use crate::error::{Error, Result};
+use crate::request::Finish;
+use crate::schedule::Turn;
+use crate::sequence::{Sequence, Task};
+use kernels::BLOCK_TOKENS;
+use models::forward::{LogitRows, Logits, SeqStep};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+impl Core {
+    /// Runs one step. False when there was nothing to run.
+    pub fn step(&mut self) -> bool {
+        let turns = self.schedule();
+        if turns.is_empty() {
+            self.audit_in_debug();
+            return false;
+        }
+        let started = self.clock.now();
+        for turn in &turns {
+            let sequence = self.active.iter_mut().find(|s| s.id == turn.id);
+            if let Some(sequence) = sequence {
+                sequence.tally.scheduled(started);
+            }
+        }
+        let outcome = self.run_forward(&turns);
+        self.stats.steps += 1;
+        self.stats.batch_max = self.stats.batch_max.max(turns.len());
+        match outcome {
+            Ok(logits) => {
+                let ms = (self.clock.now() - started).as_secs_f64() * 1000.0;
+                if let [only] = turns[..] {
+                    self.rates.measured(only.rows, ms);
+                }
+                self.stats.rows_forwarded += logits.rows_computed as u64;
+                self.advance(&turns, &logits);
+            }
+            Err(error) => self.fail(&turns, &error),
+        }
+        self.audit_in_debug();
+        true
+    }
+
+    fn run_forward(&mut self, turns: &[Turn]) -> Result<Logits> {
+        let mut steps = Vec::with_capacity(turns.len());
+        let mut rows_owed = 0;
+        for turn in turns {
+            let sequence = self.active.iter().find(|s| s.id == turn.id);
+            let sequence = sequence.expect("turns are of active sequences");
+            let end = sequence.filled + turn.rows;
+            let logits = wants_logits(sequence, end);
+            rows_owed += usize::from(logits == LogitRows::Last);
+            steps.push(SeqStep {
+                tokens: &sequence.ids[sequence.filled..end],
+                start: sequence.filled,
+                table: &sequence.lease.table()[..end.div_ceil(BLOCK_TOKENS)],
+                logits,
+            });
+        }
+        let kv = self.cache.pool_mut().kv_mut();
+        let forward = &mut self.forward;
+        // The pass may leave garbage behind the filled positions, which nobody reads.
+        let outcome = catch_unwind(AssertUnwindSafe(|| forward.forward(&steps, kv)));
+        let logits = match outcome {
+            Ok(outcome) => outcome.map_err(Error::forward)?,
+            Err(panic) => return Err(Error::Bug(panic_message(&*panic))),
+        };
+        let rows: usize = turns.iter().map(|t| t.rows).sum();
+        if logits.rows_computed != rows || logits.data.len() != rows_owed * logits.vocab {
+            return Err(Error::Bug(format!(
+                "the forward pass computed {} rows and {} logits; {rows} rows and {rows_owed} × {} \
+                 logits were asked for",
+                logits.rows_computed,
+                logits.data.len(),
+                logits.vocab
+            )));
+        }
+        Ok(logits)
+    }
+
+    fn advance(&mut self, turns: &[Turn], logits: &Logits) {
+        let now = self.clock.now();
+        let mut logit_rows = logits.data.chunks_exact(logits.vocab);
+        let mut done = Vec::new();
+        for turn in turns {
+            let index = self.active.iter().position(|s| s.id == turn.id);
+            let index = index.expect("turns are of active sequences");
+            let sequence = &mut self.active[index];
+            let (start, end) = (sequence.filled, sequence.filled + turn.rows);
+            let wanted = wants_logits(sequence, end) == LogitRows::Last;
+            let prompt = sequence.prompt_tokens();
+            let prompt_done = sequence.tally.forwarded(start, turn.rows, prompt, now);
+            sequence.filled = end;
+            self.keep(index, start);
+            if prompt_done {
+                self.account_prompt(index);
+            }
+            let row = match wanted {
+                true => logit_rows.next(),
+                false => None,
+            };
+            if let Some(finish) = self.take_row(index, row) {
+                done.push((turn.id, finish));
+            }
+        }
+        for (id, finish) in done {
+            if let Some(index) = self.active.iter().position(|s| s.id == id) {
+                let sequence = self.active.remove(index);
+                self.finish(sequence, finish);
+            }
+        }
+    }
+
+    /// Prompt chunks enter the tree at once, decoded tokens a block at a time.
+    fn keep(&mut self, index: usize, start: usize) {
+        let sequence = &mut self.active[index];
+        let in_prompt = start < sequence.prompt_tokens();
+        if in_prompt || sequence.filled.is_multiple_of(BLOCK_TOKENS) {
+            make_resident(&mut self.cache, sequence);
+        }
+    }
+
+    /// What the last row of a sequence leads to: a token, or the end.
+    fn take_row(&mut self, index: usize, row: Option<&[f32]>) -> Option<Finish> {
+        let now = self.clock.now();
+        let sequence = &mut self.active[index];
+        if sequence.pending() > 0 {
+            return None;
+        }
+        let position = sequence.filled - 1;
+        let Task::Reply { reply, outlet, .. } = &mut sequence.task else {
+            return Some(Finish::Stop);
+        };
+        let logits = row.expect("the last row of a reply has logits");
+        if let Some(trace) = &self.trace {
+            trace(TraceRow {
+                request: sequence.id,
+                position,
+                logits,
+            });
+        }
+        if reply.tokens_max == 0 {
+            return Some(Finish::Length);
+        }
+        let mut events = Vec::new();
+        let outcome = reply.next(logits, &mut events);
+        events.into_iter().for_each(|e| outlet.send(e));
+        if let (Ok(_), Some(id)) = (&outcome, reply.ids.last()) {
+            sequence.ids.push(*id);
+            sequence.tally.sampled(now);
+        }
+        match outcome {
+            Ok(finish) => finish,
+            Err(error) => Some(Finish::Error(error)),
+        }
+    }
+
+    fn fail(&mut self, turns: &[Turn], error: &Error) {
+        tracing::error!(%error, sequences = turns.len(), "a step failed");
+        self.stats.failed_steps += 1;
+        let hit = |s: &mut Sequence| turns.iter().any(|t| t.id == s.id);
+        let failed: Vec<Sequence> = self.active.extract_if(.., hit).collect();
+        for sequence in failed {
+            self.finish(sequence, Finish::Error(error.clone()));
+        }
+    }
+
+    fn audit_in_debug(&self) {
+        if cfg!(debug_assertions)
+            && let Err(what) = self.audit()
+        {
+            panic!("the blocks do not add up: {what}");
+        }
+    }
+}
+
+/// Logits are wanted for the last row that a reply owes.
+fn wants_logits(sequence: &Sequence, end: usize) -> LogitRows {
+    match &sequence.task {
+        Task::Reply { .. } if end == sequence.ids.len() => LogitRows::Last,
+        Task::Reply { .. } | Task::Sync { .. } => LogitRows::None,
+    }
+}
+
+fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .map(|s| s.to_string())
+        .or_else(|| panic.downcast_ref::<String>().cloned());
+    format!(
+        "the forward pass panicked: {}",
+        text.as_deref().unwrap_or("no message")
+    )
+}

@@ -1,0 +1,8 @@
+//! The engine on a fake model whose answers depend on every bit of KV it reads.
+
+mod cases;
+mod engine;
+mod fake;
+mod pressure;
+mod rig;
+mod simulation;

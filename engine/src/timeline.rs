@@ -1,0 +1,80 @@
+//! A timeline: a conversation that the engine holds on to.
+//!
+//! Invariant: what a timeline was last synced to, or what a reply last made of it, is not evicted
+//! while the timeline lives. Dropping it leaves the KV in the cache, no longer held.
+
+use crate::engine::{Command, Engine};
+use crate::error::{Error, Result};
+use crate::keys::Salt;
+use crate::prompt::Prompt;
+use crate::report::{Plan, Report};
+use crate::request::{Generation, Request};
+
+pub struct Timeline {
+    engine: Engine,
+    id: u64,
+    salt: Salt,
+}
+
+impl Timeline {
+    pub(crate) fn new(engine: Engine, id: u64, salt: Salt) -> Self {
+        Timeline { engine, id, salt }
+    }
+
+    /// Computes what is missing of `prompt` and holds all of it in place of what was held before.
+    /// Waits until it is done; not for async code.
+    pub fn sync(&self, prompt: &Prompt) -> Result<Report> {
+        let done = self.engine.shared().sync(self.id, prompt, &self.salt)?;
+        done.blocking_recv().map_err(|_| Error::Stopped)?
+    }
+
+    /// As [`Self::sync`]. Dropping the future cancels it.
+    pub async fn sync_async(&self, prompt: &Prompt) -> Result<Report> {
+        let done = self.engine.shared().sync(self.id, prompt, &self.salt)?;
+        done.await.map_err(|_| Error::Stopped)?
+    }
+
+    /// A second timeline that holds the same blocks. Costs counts, no copy: the first write of
+    /// either into a shared partial block copies that block.
+    pub fn fork(&self) -> Timeline {
+        let new = self.engine.shared().new_id();
+        let fork = Command::ForkTimeline { id: self.id, new };
+        // A stopped engine says so when the fork is used.
+        let _ = self.engine.shared().send(fork);
+        Timeline::new(self.engine.clone(), new, self.salt.clone())
+    }
+
+    /// As [`Engine::plan`], in this timeline's namespace.
+    pub fn plan(&self, prompt: &Prompt) -> Result<Plan> {
+        self.engine.plan(prompt, &self.salt)
+    }
+
+    pub async fn plan_async(&self, prompt: &Prompt) -> Result<Plan> {
+        self.engine.plan_async(prompt, &self.salt).await
+    }
+
+    /// As [`Engine::generate`], in this timeline's namespace. When the prompt continues what the
+    /// timeline holds, it holds prompt and reply afterwards.
+    pub fn generate(&self, request: Request) -> Result<Generation> {
+        let request = Request {
+            salt: self.salt.clone(),
+            ..request
+        };
+        self.engine.shared().generate(request, Some(self.id))
+    }
+
+    pub fn salt(&self) -> &Salt {
+        &self.salt
+    }
+
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+}
+
+impl Drop for Timeline {
+    fn drop(&mut self) {
+        let close = Command::CloseTimeline { id: self.id };
+        let _ = self.engine.shared().send(close);
+    }
+}

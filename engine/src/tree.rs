@@ -1,0 +1,592 @@
+//! The prefix tree: a radix tree over token ids whose nodes own runs of KV blocks.
+//!
+//! A node begins at a block boundary. Prompts that part inside a block therefore become siblings
+//! whose first blocks begin alike, each with its own copy of the common tokens; a lookup takes the
+//! sibling with the longest common prefix, to the exact token. Piece ends are marked with their
+//! chain key, so a lookup can start at the deepest resident piece end; the ids are compared before
+//! a key is trusted.
+//!
+//! Invariants: only leaves end in a partial block; no child's first block is a prefix of its
+//! sibling's; a block that a lease holds is never evicted, and leases always hold whole paths from
+//! the root, so everything that is cached and not leased can be evicted, leaves first.
+//! After SGLang's RadixAttention; the block-aligned nodes are ours.
+
+use crate::keys::ChainKey;
+use crate::pool::{BlockId, Pool};
+use kernels::BLOCK_TOKENS;
+use std::collections::{BTreeSet, HashMap};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct NodeId(u32);
+
+/// The end of a piece: its position in the prompt and its chain key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mark {
+    pub position: usize,
+    pub key: ChainKey,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: Option<NodeId>,
+    /// Position of `ids[0]`; a multiple of the block size.
+    start: usize,
+    ids: Vec<u32>,
+    /// One per block that `ids` touches.
+    blocks: Vec<BlockId>,
+    /// Sorted by ids.
+    children: Vec<NodeId>,
+    marks: Vec<Mark>,
+    /// When it was last used, in uses of the whole tree.
+    tick: u64,
+}
+
+impl Node {
+    fn end(&self) -> usize {
+        self.start + self.ids.len()
+    }
+    fn first_block(&self) -> &[u32] {
+        &self.ids[..self.ids.len().min(BLOCK_TOKENS)]
+    }
+}
+
+/// What a lookup found: `blocks` hold the first `tokens` positions, the last of them perhaps only
+/// in part.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Match {
+    pub tokens: usize,
+    pub blocks: Vec<BlockId>,
+}
+
+impl Match {
+    /// Tokens in the last block when it is not matched whole.
+    pub fn partial_tokens(&self) -> usize {
+        self.tokens % BLOCK_TOKENS
+    }
+}
+
+/// A namespace: the root of one (model, salt).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Root(NodeId);
+
+#[derive(Debug, Default)]
+pub struct Tree {
+    nodes: Vec<Option<Node>>,
+    unused: Vec<NodeId>,
+    roots: HashMap<ChainKey, NodeId>,
+    index: HashMap<ChainKey, (NodeId, usize)>,
+    /// Leaves (never roots), least recently used first.
+    leaves: BTreeSet<(u64, NodeId)>,
+    tick: u64,
+}
+
+impl Tree {
+    pub fn new() -> Self {
+        Tree::default()
+    }
+
+    /// The namespace of `key`, made if need be.
+    pub fn root(&mut self, key: ChainKey) -> Root {
+        if let Some(id) = self.roots.get(&key) {
+            return Root(*id);
+        }
+        let id = self.add(Node {
+            parent: None,
+            start: 0,
+            ids: Vec::new(),
+            blocks: Vec::new(),
+            children: Vec::new(),
+            marks: Vec::new(),
+            tick: 0,
+        });
+        self.roots.insert(key, id);
+        Root(id)
+    }
+
+    /// The longest resident prefix of `ids[..limit]`. `marks` are the prompt's piece ends in order.
+    /// Changes nothing: a plan and the call it foretells see the same.
+    pub fn lookup(&self, root: Root, ids: &[u32], marks: &[Mark], limit: usize) -> Match {
+        let ids = &ids[..limit];
+        let start = marks.iter().rev().find_map(|mark| {
+            let (node, position) = *self.index.get(&mark.key)?;
+            let fits = position == mark.position && position <= limit;
+            (fits && self.path_matches(root, node, &ids[..position])).then_some(node)
+        });
+        // The end of a piece may lie in the first block of its node, where siblings begin alike:
+        // the parent chooses among them.
+        let start = start.and_then(|node| self.node(node).parent);
+        self.descend(start.unwrap_or(root.0), ids)
+    }
+
+    /// Marks `ids[..tokens]` as used now.
+    pub fn touch(&mut self, root: Root, ids: &[u32], tokens: usize) {
+        self.tick += 1;
+        let mut at = root.0;
+        let mut position = 0;
+        while position < tokens {
+            let Some((child, common)) = self.best_child(at, &ids[position..tokens]) else {
+                return;
+            };
+            self.stamp(child);
+            position += common;
+            if common < self.node(child).ids.len() {
+                return;
+            }
+            at = child;
+        }
+    }
+
+    /// Makes `ids` resident, with `table` as their blocks, all held by a live lease. Returns, for
+    /// each whole block that was resident already in another block, `(index, resident block)`: the
+    /// caller swaps them into its lease, so that a lease always holds the tree's own path.
+    pub fn insert(
+        &mut self,
+        pool: &mut Pool,
+        root: Root,
+        ids: &[u32],
+        table: &[BlockId],
+        marks: &[Mark],
+    ) -> Vec<(usize, BlockId)> {
+        debug_assert_eq!(table.len(), ids.len().div_ceil(BLOCK_TOKENS));
+        self.tick += 1;
+        let mut adopted = Vec::new();
+        let mut at = root.0;
+        let mut position = 0;
+        while position < ids.len() {
+            let rest = &ids[position..];
+            let Some((child, common)) = self.best_child(at, rest) else {
+                at = self.append(pool, at, rest, &table[position / BLOCK_TOKENS..]);
+                break;
+            };
+            self.adopt(child, common, table, &mut adopted);
+            let length = self.node(child).ids.len();
+            if common == rest.len() {
+                at = child;
+                self.stamp(at);
+                break;
+            }
+            if common == length && length.is_multiple_of(BLOCK_TOKENS) {
+                at = child;
+                self.stamp(at);
+                position += length;
+                continue;
+            }
+            if common == length {
+                self.extend_partial(pool, child, rest, &table[position / BLOCK_TOKENS..]);
+                at = child;
+                break;
+            }
+            let whole = common / BLOCK_TOKENS * BLOCK_TOKENS;
+            if whole > 0 {
+                at = self.split(child, whole);
+                self.stamp(at);
+                position += whole;
+            }
+            // Nothing below `at` shares the next block whole: a new sibling.
+            at = self.add_child(
+                pool,
+                at,
+                &ids[position..],
+                &table[position / BLOCK_TOKENS..],
+            );
+            break;
+        }
+        let known = marks.partition_point(|m| m.position <= ids.len());
+        self.mark_path(at, &marks[..known]);
+        adopted
+    }
+
+    /// Gives up the last block of the least recently used leaf that nobody holds. False when there
+    /// is none.
+    pub fn evict_one(&mut self, pool: &mut Pool) -> bool {
+        let victim = self.leaves.iter().map(|(_, id)| *id).find(|id| {
+            let tail = self.node(*id).blocks.last();
+            tail.is_some_and(|b| !pool.is_leased(*b))
+        });
+        victim.map(|id| self.pop_block(pool, id)).is_some()
+    }
+
+    /// Forgets everything that nobody holds; with `held`, that too (its leases stay valid).
+    /// Returns the number of blocks given up.
+    pub fn clear(&mut self, pool: &mut Pool, held: bool) -> usize {
+        let mut blocks = 0;
+        if !held {
+            while self.evict_one(pool) {
+                blocks += 1;
+            }
+            return blocks;
+        }
+        while let Some((_, id)) = self.leaves.first().copied() {
+            self.pop_block(pool, id);
+            blocks += 1;
+        }
+        blocks
+    }
+
+    /// Every block the tree refers to.
+    pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        let nodes = self.nodes.iter().flatten();
+        nodes.flat_map(|node| node.blocks.iter().copied())
+    }
+
+    /// Every path from a root to a leaf: the namespace's key, the ids, and the blocks.
+    #[cfg(test)]
+    pub fn paths(&self) -> Vec<(ChainKey, Vec<u32>, Vec<BlockId>)> {
+        let mut paths = Vec::new();
+        let mut open: Vec<_> = self
+            .roots
+            .iter()
+            .map(|(key, id)| (*key, *id, Vec::new(), Vec::new()))
+            .collect();
+        while let Some((key, id, ids, blocks)) = open.pop() {
+            let node = self.node(id);
+            let ids = [ids, node.ids.clone()].concat();
+            let blocks = [blocks, node.blocks.clone()].concat();
+            for child in &node.children {
+                open.push((key, *child, ids.clone(), blocks.clone()));
+            }
+            if node.children.is_empty() {
+                paths.push((key, ids, blocks));
+            }
+        }
+        paths
+    }
+
+    /// Checks every invariant at the head of this file. Returns what does not hold.
+    pub fn audit(&self, pool: &Pool) -> Result<(), String> {
+        let mut marks = 0;
+        for (number, node) in self.nodes.iter().enumerate() {
+            let Some(node) = node else { continue };
+            let id = NodeId(number as u32);
+            self.audit_node(id, node, pool)
+                .map_err(|what| format!("node {number}: {what}"))?;
+            marks += node.marks.len();
+            if let Some(mark) = node
+                .marks
+                .iter()
+                .find(|m| self.index.get(&m.key) != Some(&(id, m.position)))
+            {
+                return Err(format!("node {number}: {mark:?} is not in the index"));
+            }
+        }
+        if marks != self.index.len() {
+            return Err(format!("{marks} marks, {} in the index", self.index.len()));
+        }
+        Ok(())
+    }
+
+    fn audit_node(&self, id: NodeId, node: &Node, pool: &Pool) -> Result<(), String> {
+        let leaf = node.children.is_empty() && node.parent.is_some();
+        if self.leaves.contains(&(node.tick, id)) != leaf {
+            return Err("the list of leaves is wrong".into());
+        }
+        if node.blocks.len() != node.ids.len().div_ceil(BLOCK_TOKENS) {
+            return Err(format!(
+                "{} ids, {} blocks",
+                node.ids.len(),
+                node.blocks.len()
+            ));
+        }
+        if !leaf && !node.ids.len().is_multiple_of(BLOCK_TOKENS) {
+            return Err("an inner node ends in a partial block".into());
+        }
+        if node.parent.is_some() && node.ids.is_empty() {
+            return Err("an empty node".into());
+        }
+        let outside = |m: &&Mark| m.position <= node.start || m.position > node.end();
+        if let Some(mark) = node.marks.iter().find(outside) {
+            return Err(format!("{mark:?} lies outside"));
+        }
+        for pair in node.children.windows(2) {
+            let (a, b) = (self.node(pair[0]), self.node(pair[1]));
+            if a.first_block() >= b.first_block() || b.first_block().starts_with(a.first_block()) {
+                return Err("children out of order, or one a prefix of the next".into());
+            }
+        }
+        for child in &node.children {
+            let child = self.node(*child);
+            if child.start != node.end() || child.parent != Some(id) {
+                return Err("a child does not begin where its parent ends".into());
+            }
+            let held = child.blocks.iter().any(|b| pool.is_leased(*b));
+            if held && node.blocks.iter().any(|b| !pool.is_leased(*b)) {
+                return Err("a child is held and its parent is not".into());
+            }
+        }
+        Ok(())
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        let node = self.nodes[id.0 as usize].as_ref();
+        node.expect("a node id refers to a node until it is removed")
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        let node = self.nodes[id.0 as usize].as_mut();
+        node.expect("a node id refers to a node until it is removed")
+    }
+
+    fn add(&mut self, node: Node) -> NodeId {
+        match self.unused.pop() {
+            Some(id) => {
+                self.nodes[id.0 as usize] = Some(node);
+                id
+            }
+            None => {
+                self.nodes.push(Some(node));
+                NodeId(self.nodes.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// Whether the path from `root` to `node` spells `ids` as far as they go.
+    fn path_matches(&self, root: Root, node: NodeId, ids: &[u32]) -> bool {
+        let mut at = node;
+        loop {
+            let node = self.node(at);
+            if node.start > ids.len() {
+                return false;
+            }
+            let end = node.end().min(ids.len());
+            if ids[node.start..end] != node.ids[..end - node.start] {
+                return false;
+            }
+            match node.parent {
+                Some(parent) => at = parent,
+                None => return at == root.0,
+            }
+        }
+    }
+
+    /// The longest match of `ids` at or below `from`, whose path above is known to match.
+    fn descend(&self, from: NodeId, ids: &[u32]) -> Match {
+        let mut path = Vec::new();
+        let mut at = from;
+        let mut position = self.node(from).end();
+        while position < ids.len() {
+            let Some((child, common)) = self.best_child(at, &ids[position..]) else {
+                break;
+            };
+            position += common;
+            path.push(child);
+            if common < self.node(child).ids.len() {
+                break;
+            }
+            at = child;
+        }
+        let mut blocks = Vec::with_capacity(position.div_ceil(BLOCK_TOKENS));
+        self.collect_blocks(from, &mut blocks);
+        for id in path {
+            blocks.extend_from_slice(&self.node(id).blocks);
+        }
+        blocks.truncate(position.div_ceil(BLOCK_TOKENS));
+        Match {
+            tokens: position,
+            blocks,
+        }
+    }
+
+    /// The blocks from the root to the end of `node`.
+    fn collect_blocks(&self, node: NodeId, blocks: &mut Vec<BlockId>) {
+        let mut path = vec![node];
+        while let Some(parent) = self.node(path[path.len() - 1]).parent {
+            path.push(parent);
+        }
+        for id in path.iter().rev() {
+            blocks.extend_from_slice(&self.node(*id).blocks);
+        }
+    }
+
+    /// The child of `at` with the longest common prefix with `ids`, and its length (> 0).
+    fn best_child(&self, at: NodeId, ids: &[u32]) -> Option<(NodeId, usize)> {
+        let children = &self.node(at).children;
+        // Children are sorted, so the best one is beside the place where `ids` would stand.
+        let place = children.partition_point(|c| self.node(*c).ids.as_slice() < ids);
+        let candidates = [place.checked_sub(1), Some(place)];
+        candidates
+            .into_iter()
+            .flatten()
+            .filter_map(|i| children.get(i).copied())
+            .map(|id| (id, common_prefix(&self.node(id).ids, ids)))
+            .filter(|(_, common)| *common > 0)
+            .max_by_key(|(_, common)| *common)
+    }
+
+    /// Notes the whole blocks that `child` has already, of those that `common` tokens cover.
+    fn adopt(
+        &self,
+        child: NodeId,
+        common: usize,
+        table: &[BlockId],
+        adopted: &mut Vec<(usize, BlockId)>,
+    ) {
+        let node = self.node(child);
+        let first = node.start / BLOCK_TOKENS;
+        let whole = &node.blocks[..common / BLOCK_TOKENS];
+        for (offset, block) in whole.iter().enumerate() {
+            if table[first + offset] != *block {
+                adopted.push((first + offset, *block));
+            }
+        }
+    }
+
+    /// Adds `ids` below `at`, which no child of `at` begins like: to its run if it is a leaf.
+    fn append(&mut self, pool: &mut Pool, at: NodeId, ids: &[u32], table: &[BlockId]) -> NodeId {
+        let node = self.node(at);
+        if node.parent.is_none() || !node.children.is_empty() {
+            return self.add_child(pool, at, ids, table);
+        }
+        table.iter().for_each(|b| pool.cache(*b));
+        let node = self.node_mut(at);
+        node.ids.extend_from_slice(ids);
+        node.blocks.extend_from_slice(table);
+        self.stamp(at);
+        at
+    }
+
+    fn add_child(&mut self, pool: &mut Pool, at: NodeId, ids: &[u32], table: &[BlockId]) -> NodeId {
+        table.iter().for_each(|b| pool.cache(*b));
+        let parent = self.node(at);
+        let tick = self.tick;
+        if parent.children.is_empty() && parent.parent.is_some() {
+            self.leaves.remove(&(parent.tick, at));
+        }
+        let start = self.node(at).end();
+        let id = self.add(Node {
+            parent: Some(at),
+            start,
+            ids: ids.to_vec(),
+            blocks: table.to_vec(),
+            children: Vec::new(),
+            marks: Vec::new(),
+            tick,
+        });
+        self.leaves.insert((tick, id));
+        let children = &self.node(at).children;
+        let place = children.partition_point(|c| self.node(*c).ids.as_slice() < ids);
+        self.node_mut(at).children.insert(place, id);
+        id
+    }
+
+    /// `child` is a leaf whose ids, the last block partial, are a prefix of `rest`: it becomes `rest`.
+    fn extend_partial(&mut self, pool: &mut Pool, child: NodeId, rest: &[u32], table: &[BlockId]) {
+        let node = self.node_mut(child);
+        let from = node.blocks.len() - 1;
+        let old = std::mem::replace(&mut node.blocks[from], table[from]);
+        node.ids.clear();
+        node.ids.extend_from_slice(rest);
+        node.blocks.extend_from_slice(&table[from + 1..]);
+        if old != table[from] {
+            pool.uncache(old);
+            pool.cache(table[from]);
+        }
+        table[from + 1..].iter().for_each(|b| pool.cache(*b));
+        self.stamp(child);
+    }
+
+    /// Cuts `child` after `tokens` (whole blocks). Returns the new upper node.
+    fn split(&mut self, child: NodeId, tokens: usize) -> NodeId {
+        let node = self.node_mut(child);
+        let parent = node.parent.expect("a root has no ids to split");
+        let (start, tick) = (node.start, node.tick);
+        let lower_ids = node.ids.split_off(tokens);
+        let lower_blocks = node.blocks.split_off(tokens / BLOCK_TOKENS);
+        let boundary = start + tokens;
+        let all = std::mem::take(&mut node.marks);
+        let (upper_marks, lower_marks) = all.into_iter().partition(|m| m.position <= boundary);
+        let ids = std::mem::replace(&mut node.ids, lower_ids);
+        let blocks = std::mem::replace(&mut node.blocks, lower_blocks);
+        node.start = boundary;
+        node.marks = lower_marks;
+        let upper = self.add(Node {
+            parent: Some(parent),
+            start,
+            ids,
+            blocks,
+            children: vec![child],
+            marks: upper_marks,
+            tick,
+        });
+        self.node_mut(child).parent = Some(upper);
+        let siblings = &mut self.node_mut(parent).children;
+        let place = siblings.iter().position(|c| *c == child);
+        siblings[place.expect("a parent knows its children")] = upper;
+        let marks = self.node(upper).marks.clone();
+        for mark in marks {
+            self.index.insert(mark.key, (upper, mark.position));
+        }
+        upper
+    }
+
+    /// Records the piece ends that lie on the path to `leaf`.
+    fn mark_path(&mut self, leaf: NodeId, marks: &[Mark]) {
+        let mut at = leaf;
+        while let Some(parent) = self.node(at).parent {
+            let (start, end) = (self.node(at).start, self.node(at).end());
+            let new: Vec<Mark> = marks
+                .iter()
+                .filter(|m| start < m.position && m.position <= end)
+                .filter(|m| !self.index.contains_key(&m.key))
+                .copied()
+                .collect();
+            for mark in new {
+                // An empty piece ends where the one before it does, under another key.
+                self.index.insert(mark.key, (at, mark.position));
+                self.node_mut(at).marks.push(mark);
+            }
+            at = parent;
+        }
+    }
+
+    fn stamp(&mut self, id: NodeId) {
+        let tick = self.tick;
+        let old = std::mem::replace(&mut self.node_mut(id).tick, tick);
+        if self.leaves.remove(&(old, id)) {
+            self.leaves.insert((tick, id));
+        }
+    }
+
+    /// Removes the last block of a leaf, and the leaf when that was its only one.
+    fn pop_block(&mut self, pool: &mut Pool, id: NodeId) {
+        let node = self.node_mut(id);
+        let block = node.blocks.pop().expect("a leaf has a block");
+        node.ids.truncate(node.blocks.len() * BLOCK_TOKENS);
+        let end = node.end();
+        let gone: Vec<Mark> = node.marks.extract_if(.., |m| m.position > end).collect();
+        let empty = node.blocks.is_empty();
+        gone.iter().for_each(|m| {
+            self.index.remove(&m.key);
+        });
+        pool.uncache(block);
+        if empty {
+            self.remove_leaf(id);
+        }
+    }
+
+    fn remove_leaf(&mut self, id: NodeId) {
+        let node = self.nodes[id.0 as usize].take().expect("a leaf is there");
+        self.leaves.remove(&(node.tick, id));
+        self.unused.push(id);
+        let parent_id = node.parent.expect("a leaf has a parent");
+        let parent = self.node_mut(parent_id);
+        parent.children.retain(|c| *c != id);
+        if parent.children.is_empty() && parent.parent.is_some() {
+            let tick = parent.tick;
+            self.leaves.insert((tick, parent_id));
+        }
+    }
+}
+
+pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
+    let limit = a.len().min(b.len());
+    // Whole blocks first: comparing slices is a memcmp.
+    let mut at = 0;
+    while at + BLOCK_TOKENS <= limit && a[at..at + BLOCK_TOKENS] == b[at..at + BLOCK_TOKENS] {
+        at += BLOCK_TOKENS;
+    }
+    at + a[at..limit]
+        .iter()
+        .zip(&b[at..limit])
+        .take_while(|(x, y)| x == y)
+        .count()
+}
