@@ -3,10 +3,14 @@
 //! The engine never sees text; it knows token ids, piece marks and the bytes of each token.
 
 mod error;
+pub mod grammar;
 mod keys;
+mod limits;
 mod piece;
 mod prompt;
 mod report;
+pub mod sampler;
+pub mod stop;
 mod vocab;
 
 pub use error::{Blame, Error, PieceTokens, Result};

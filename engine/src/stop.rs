@@ -4,23 +4,26 @@
 //! completed (of two completed by the same byte, the longer), without it; what is held back is the
 //! longest end of the answer that may still become a stop string; any chunking gives the same.
 
+use std::sync::Arc;
+
 use crate::limits::{STOP_BYTES_MAX, STOP_STRINGS_MAX};
 
 /// Looks for several stop strings at once. One automaton state per string (Knuth, Morris & Pratt
 /// 1977): how many of its first bytes the answer ends with.
 #[derive(Clone, Debug)]
 pub struct StopMatcher {
-    patterns: Vec<Pattern>,
+    patterns: Arc<[Pattern]>,
+    states: Vec<usize>,
     held: Vec<u8>,
     matched: Option<usize>,
 }
 
+/// A byte string to look for.
 #[derive(Clone, Debug)]
-struct Pattern {
+pub(crate) struct Pattern {
     bytes: Vec<u8>,
     /// For each prefix, the length of its longest proper end that is a prefix too.
     borders: Vec<usize>,
-    state: usize,
 }
 
 /// Why stop strings were refused.
@@ -47,13 +50,9 @@ impl StopMatcher {
                 _ => {}
             }
         }
-        Ok(Self::trusted(strings.iter().cloned()))
-    }
-
-    /// Of strings that the program itself wrote; none may be empty.
-    pub(crate) fn trusted(strings: impl IntoIterator<Item = Vec<u8>>) -> Self {
-        let patterns = strings.into_iter().map(Pattern::new).collect();
-        Self { patterns, held: Vec::new(), matched: None }
+        let patterns: Arc<[Pattern]> = strings.iter().map(|s| Pattern::new(s)).collect();
+        let states = vec![0; patterns.len()];
+        Ok(Self { patterns, states, held: Vec::new(), matched: None })
     }
 
     /// Takes the bytes of one token and gives the bytes that may be shown. After a match nothing
@@ -69,28 +68,15 @@ impl StopMatcher {
         shown
     }
 
-    /// As [`StopMatcher::push`], but stops after the byte that completes a string and also says how
-    /// many bytes were taken.
-    pub fn push_until_match(&mut self, bytes: &[u8]) -> (Vec<u8>, usize) {
-        let mut shown = Vec::new();
-        for (taken, &byte) in bytes.iter().enumerate() {
-            if self.matched.is_some() {
-                return (shown, taken);
-            }
-            self.step(byte, &mut shown);
-        }
-        (shown, bytes.len())
-    }
-
     fn step(&mut self, byte: u8, shown: &mut Vec<u8>) {
         self.held.push(byte);
         let mut held = 0;
         let mut found: Option<(usize, usize)> = None;
-        for (index, pattern) in self.patterns.iter_mut().enumerate() {
-            pattern.step(byte);
-            held = held.max(pattern.state);
+        for (index, (pattern, state)) in self.patterns.iter().zip(&mut self.states).enumerate() {
+            *state = pattern.step(*state, byte);
+            held = held.max(*state);
             let length = pattern.bytes.len();
-            if pattern.state == length && found.is_none_or(|(_, longest)| length > longest) {
+            if *state == length && found.is_none_or(|(_, longest)| length > longest) {
                 found = Some((index, length));
             }
         }
@@ -114,19 +100,14 @@ impl StopMatcher {
 
     /// The answer ended for another reason: what was held back.
     pub fn finish(&mut self) -> Vec<u8> {
-        self.patterns.iter_mut().for_each(|p| p.state = 0);
+        self.states.fill(0);
         std::mem::take(&mut self.held)
-    }
-
-    /// Begins again, as new.
-    pub fn reset(&mut self) {
-        self.finish();
-        self.matched = None;
     }
 }
 
 impl Pattern {
-    fn new(bytes: Vec<u8>) -> Self {
+    /// `bytes` must not be empty.
+    pub(crate) fn new(bytes: &[u8]) -> Self {
         debug_assert!(!bytes.is_empty());
         let mut borders = vec![0; bytes.len() + 1];
         let mut border = 0;
@@ -137,17 +118,17 @@ impl Pattern {
             border += usize::from(bytes[i] == bytes[border]);
             borders[i + 1] = border;
         }
-        Self { bytes, borders, state: 0 }
+        Self { bytes: bytes.to_vec(), borders }
     }
 
-    fn step(&mut self, byte: u8) {
-        if self.state == self.bytes.len() {
-            self.state = self.borders[self.state];
+    /// From how many of the first bytes were there to how many are there with `byte`; all of them
+    /// is a match.
+    pub(crate) fn step(&self, state: usize, byte: u8) -> usize {
+        let mut state = if state == self.bytes.len() { self.borders[state] } else { state };
+        while state > 0 && self.bytes[state] != byte {
+            state = self.borders[state];
         }
-        while self.state > 0 && self.bytes[self.state] != byte {
-            self.state = self.borders[self.state];
-        }
-        self.state += usize::from(self.bytes[self.state] == byte);
+        state + usize::from(self.bytes[state] == byte)
     }
 }
 
@@ -190,7 +171,7 @@ mod tests {
         assert_eq!(matcher.push(b"xaba"), b"x");
         assert_eq!(matcher.push(b"c"), b"abac");
         assert_eq!(matcher.held_len(), 0);
-        assert_eq!(matcher.push_until_match(b"ababz"), (b"".to_vec(), 4));
+        assert_eq!(matcher.push(b"1ababz"), b"1");
         assert_eq!(matcher.push(b"more"), b"");
     }
 

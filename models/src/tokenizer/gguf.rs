@@ -137,7 +137,7 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Tokenizer> {
     let encoder = encoder_of(parts, &kinds, &pre, &mut warnings)?;
     let is_spm = parts.model == Model::SentencePiece;
     let spelling = if is_spm { Spelling::SentencePiece } else { Spelling::ByteLevel };
-    let roles = Roles { bos: parts.bos, eos: parts.eos, unknown: parts.unknown, ends };
+    let roles = Roles { bos: parts.bos, eos: parts.eos, ends };
     Ok(Tokenizer {
         vocabulary: Vocabulary::new(&parts.tokens, kinds, spelling, roles),
         literals,

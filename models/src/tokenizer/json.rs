@@ -60,11 +60,10 @@ pub(super) fn read(path: &Path) -> Result<Tokenizer> {
     let eos = find(named(&config, "eos_token"));
     let mut warnings = Vec::new();
     let ends = find_ends(&texts, &mut kinds, &Vec::from_iter(eos), &mut warnings);
-    let unknown = find(root["model"]["unk_token"].as_str());
     let adds_bos = config.get("add_bos_token").and_then(Value::as_bool);
     let literals = Literals::new(added).map_err(|why| part("added_tokens", &why))?;
     Ok(Tokenizer {
-        vocabulary: Vocabulary::new(&texts, kinds, spelling, Roles { bos, eos, unknown, ends }),
+        vocabulary: Vocabulary::new(&texts, kinds, spelling, Roles { bos, eos, ends }),
         literals,
         encoder: Encoder::Library(Box::new(Library { first, later })),
         adds_bos: adds_bos.unwrap_or(bos_by_template.is_some()),

@@ -207,3 +207,6 @@ impl Tokenizer {
 fn fault(key: &str, why: &str) -> Error {
     Error::input(format!("metadata key {key}: {why}"))
 }
+
+#[cfg(test)]
+mod tests;

@@ -37,7 +37,6 @@ pub(super) enum Spelling {
 pub(super) struct Roles {
     pub bos: Option<u32>,
     pub eos: Option<u32>,
-    pub unknown: Option<u32>,
     /// All ids that end a generation; sorted.
     pub ends: Vec<u32>,
 }
