@@ -9,5 +9,6 @@ pub mod gguf;
 pub mod limits;
 pub mod template;
 pub mod tiny;
+pub mod tokenizer;
 
 pub use error::{Blame, Error, Result};

@@ -49,3 +49,13 @@ const _: () = assert!((DIGESTS_REMEMBERED_MAX * 1024) as u64 <= DIGEST_CACHE_BYT
 
 /// Characters of foreign text (a key, a name, a value) quoted in an error.
 pub const QUOTE_CHARS_MAX: usize = 80;
+
+/// Tokens of a vocabulary. The largest in the field have 262,144; ids are sorted, hashed and masked
+/// as one array.
+pub const VOCAB_TOKENS_MAX: usize = 1 << 21;
+
+/// Bytes of one token. The longest in the field is a run of 1,024 spaces.
+pub const TOKEN_BYTES_MAX: usize = 1 << 16;
+
+/// Bytes of a `tokenizer.json`. The largest in the field, with 262,144 tokens, has 33 MB.
+pub const TOKENIZER_JSON_BYTES_MAX: u64 = 256 << 20;
