@@ -13,3 +13,30 @@ pub trait TokenBytes: Send + Sync {
     /// The tokenizer's own end-of-text token, for the grammar's vocabulary.
     fn eos(&self) -> Option<u32>;
 }
+
+/// Tokens that are no text (unknown, unused) count as control tokens: nothing may write them.
+impl TokenBytes for models::tokenizer::Tokenizer {
+    fn vocab_size(&self) -> usize {
+        self.vocab_size()
+    }
+
+    fn bytes(&self, id: u32) -> &[u8] {
+        self.token_bytes(id)
+    }
+
+    fn is_control(&self, id: u32) -> bool {
+        use models::tokenizer::Kind;
+        match self.kind(id) {
+            Kind::Control | Kind::Unknown | Kind::Unused => true,
+            Kind::Normal | Kind::UserDefined | Kind::Byte => false,
+        }
+    }
+
+    fn is_end(&self, id: u32) -> bool {
+        self.is_end(id)
+    }
+
+    fn eos(&self) -> Option<u32> {
+        self.eos()
+    }
+}

@@ -14,6 +14,7 @@ pub mod limits;
 pub mod load;
 pub mod template;
 pub mod tiny;
+pub mod tokenizer;
 
 pub use config::Config;
 pub use error::{Blame, Error, Result};

@@ -65,3 +65,12 @@ pub const ATTENTION_SCORES_BYTES_MAX: usize = 256 << 20;
 /// Memory that must be left beside the weights: activations, the KV of a short conversation, and the
 /// program itself.
 pub const MEMORY_RESERVE_BYTES: u64 = 128 << 20;
+/// Tokens of a vocabulary. The largest in the field have 262,144; ids are sorted, hashed and masked
+/// as one array.
+pub const VOCAB_TOKENS_MAX: usize = 1 << 21;
+
+/// Bytes of one token. The longest in the field is a run of 1,024 spaces.
+pub const TOKEN_BYTES_MAX: usize = 1 << 16;
+
+/// Bytes of a `tokenizer.json`. The largest in the field, with 262,144 tokens, has 33 MB.
+pub const TOKENIZER_JSON_BYTES_MAX: u64 = 256 << 20;
