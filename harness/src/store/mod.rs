@@ -128,6 +128,22 @@ impl Store {
         }
     }
 
+    /// The file that `name` means, if it is on this machine; nothing is fetched.
+    pub fn find(&self, name: &str) -> Result<Found, StoreError> {
+        let found = match self.parse(name)? {
+            ModelRef::Local(path) => return local(path),
+            ModelRef::Catalogue(entry) => {
+                let folder = self.models.join(folder_name(&entry.name));
+                Receipt::read(&folder).and_then(|receipt| self.listed(&folder, &receipt))
+            }
+            ModelRef::Hub(wanted) => {
+                let receipt = self.hub.cached(&wanted).map(|receipt| self.remembered(receipt));
+                receipt.map(|receipt| self.found(&receipt, Path::new(""), Origin::Hub, true)).transpose()?
+            }
+        };
+        found.ok_or_else(|| StoreError::NotHere { name: name.to_owned() })
+    }
+
     /// Like [`Store::resolve`], and looks at the source again: a hub model may have a newer version, and what
     /// was fetched before is read through and compared with its checksum.
     pub fn pull(&self, name: &str) -> Result<Found, StoreError> {
