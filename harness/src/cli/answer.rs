@@ -66,13 +66,29 @@ pub fn receive(
                 show(&raw)?;
                 text.push_str(&raw);
             }
-            Some(Some(ReplyEvent::Plan(_) | ReplyEvent::Call { .. } | ReplyEvent::Token { .. })) => {}
-            Some(Some(ReplyEvent::Done { finish: Finish::Error(error), .. })) => return Err(error.into()),
-            Some(Some(ReplyEvent::Done { finish, report, ids })) => {
+            Some(Some(
+                ReplyEvent::Plan(_) | ReplyEvent::Call { .. } | ReplyEvent::Token { .. },
+            )) => {}
+            Some(Some(ReplyEvent::Done {
+                finish: Finish::Error(error),
+                ..
+            })) => return Err(error.into()),
+            Some(Some(ReplyEvent::Done {
+                finish,
+                report,
+                ids,
+            })) => {
                 let rest = characters.finish();
                 show(&rest)?;
                 text.push_str(&rest);
-                return Ok(Answer { text, thinking, ids, report, finish, interrupted });
+                return Ok(Answer {
+                    text,
+                    thinking,
+                    ids,
+                    report,
+                    finish,
+                    interrupted,
+                });
             }
             Some(None) => return Err(Error::bug("the engine's events ended without their end")),
         }
@@ -94,7 +110,15 @@ impl Source<'_> {
                 Event::Plan(plan) => ReplyEvent::Plan(plan),
                 Event::Token { id, .. } if tokenizer.is_end(id) => ReplyEvent::Text(String::new()),
                 Event::Token { bytes, .. } => ReplyEvent::Text(characters.push(&bytes)),
-                Event::Done { reason, report, ids } => ReplyEvent::Done { finish: reason, report, ids },
+                Event::Done {
+                    reason,
+                    report,
+                    ids,
+                } => ReplyEvent::Done {
+                    finish: reason,
+                    report,
+                    ids,
+                },
             }),
         }
     }

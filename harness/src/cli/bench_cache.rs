@@ -3,16 +3,18 @@
 //! A case knows what it must reuse: the longest prefix that its prompt shares with anything sent before,
 //! less the last token, whose logits are needed. Plan and report must both say exactly that.
 
-use engine::{Engine, Event, Finish, Layer, Piece, Plan, Prompt, Report, Request, Salt, SamplingParams};
+use engine::{
+    Engine, Event, Finish, Layer, Piece, Plan, Prompt, Report, Request, Salt, SamplingParams,
+};
 use serde_json::{Value, json};
 
 use super::Exit;
 use super::args::BenchCacheArgs;
 use super::loading;
 use super::output::Out;
+use crate::chat::ChatModel;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::chat::ChatModel;
 use crate::load::KvRoom;
 
 /// Tokens that are appended, inserted or deleted.
@@ -26,7 +28,9 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
     let mut options = loading::options(&args.model)?;
     let longest = length + APPEND_TOKENS.max(SHIFT_TOKENS) + 1;
     options.context_tokens.get_or_insert(longest);
-    options.kv_room.get_or_insert(KvRoom::Tokens(length * PROMPTS_RESIDENT));
+    options
+        .kv_room
+        .get_or_insert(KvRoom::Tokens(length * PROMPTS_RESIDENT));
     let loaded = loading::load(env, &options)?;
     let have = loaded.model.engine.context().tokens;
     if have < longest {
@@ -58,7 +62,10 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
             out.line(&row.csv())?;
         }
     }
-    match rows.iter().find_map(|row| row.wrong.as_deref().map(|why| (row.scenario, why))) {
+    match rows
+        .iter()
+        .find_map(|row| row.wrong.as_deref().map(|why| (row.scenario, why)))
+    {
         Some((scenario, why)) => Err(Error::bug(format!("scenario {scenario}: {why}"))),
         None => Ok(Exit::Done),
     }
@@ -83,7 +90,11 @@ struct Case {
 }
 
 fn cases(length: usize) -> Vec<Case> {
-    let case = |scenario, change| Case { scenario, change, before: None };
+    let case = |scenario, change| Case {
+        scenario,
+        change,
+        before: None,
+    };
     vec![
         case("cold", Change::None),
         case("repeat", Change::None),
@@ -93,7 +104,11 @@ fn cases(length: usize) -> Vec<Case> {
         case("edit-25", Change::EditAt(length / 4)),
         case("insert-64-at-25", Change::InsertAt(length / 4)),
         case("delete-64-at-25", Change::DeleteAt(length / 4)),
-        Case { scenario: "alternate", change: Change::None, before: Some(Change::Other) },
+        Case {
+            scenario: "alternate",
+            change: Change::None,
+            before: Some(Change::Other),
+        },
     ]
 }
 
@@ -111,10 +126,14 @@ struct Bench<'m> {
 impl<'m> Bench<'m> {
     fn new(model: &'m ChatModel, length: usize) -> Result<Bench<'m>> {
         let tokenizer = model.format.tokenizer();
-        let plain: Vec<u32> =
-            (0..tokenizer.vocab_size() as u32).filter(|id| !tokenizer.is_control(*id)).collect();
+        let plain: Vec<u32> = (0..tokenizer.vocab_size() as u32)
+            .filter(|id| !tokenizer.is_control(*id))
+            .collect();
         if plain.len() < 1000 {
-            return Err(Error::input(format!("the vocabulary has {} plain tokens, too few to tell prompts apart", plain.len())));
+            return Err(Error::input(format!(
+                "the vocabulary has {} plain tokens, too few to tell prompts apart",
+                plain.len()
+            )));
         }
         let mut bench = Bench {
             engine: &model.engine,
@@ -135,7 +154,10 @@ impl<'m> Bench<'m> {
 
     fn draw(&mut self) -> u32 {
         // Knuth's MMIX generator; its high bits are good enough to tell prompts apart.
-        self.random = self.random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        self.random = self
+            .random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         self.plain[(self.random >> 33) as usize % self.plain.len()]
     }
 
@@ -168,7 +190,13 @@ impl<'m> Bench<'m> {
             }
             Change::InsertAt(at) => {
                 let first = self.draw_new(at);
-                [&base[..at], &[first], &self.text(SHIFT_TOKENS - 1), &base[at..]].concat()
+                [
+                    &base[..at],
+                    &[first],
+                    &self.text(SHIFT_TOKENS - 1),
+                    &base[at..],
+                ]
+                .concat()
             }
             Change::DeleteAt(at) => [&base[..at], &base[at + SHIFT_TOKENS..]].concat(),
         }
@@ -186,7 +214,12 @@ impl<'m> Bench<'m> {
             self.send(ids)?;
         }
         let ids = self.changed(&case.change);
-        let shared = self.sent.iter().map(|sent| common_prefix(sent, &ids)).max().unwrap_or(0);
+        let shared = self
+            .sent
+            .iter()
+            .map(|sent| common_prefix(sent, &ids))
+            .max()
+            .unwrap_or(0);
         let expected = shared.min(ids.len() - 1);
         let (plan, report) = self.send(ids)?;
         Ok(Row {
@@ -220,7 +253,10 @@ fn call(engine: &Engine, ids: &[u32], salt: Salt) -> Result<(Plan, Report)> {
         match event {
             Event::Plan(planned) => plan = Some(planned),
             Event::Token { .. } => {}
-            Event::Done { reason: Finish::Error(error), .. } => return Err(error.into()),
+            Event::Done {
+                reason: Finish::Error(error),
+                ..
+            } => return Err(error.into()),
             Event::Done { report, .. } => {
                 let plan = plan.ok_or_else(|| Error::bug("the engine sent no plan"))?;
                 return Ok((plan, report));
@@ -242,10 +278,17 @@ fn wrong(expected: usize, plan: &Plan, report: &Report) -> Option<String> {
         ));
     }
     if report.reused != expected {
-        return Some(format!("{expected} tokens were seen before, but {} were reused", report.reused));
+        return Some(format!(
+            "{expected} tokens were seen before, but {} were reused",
+            report.reused
+        ));
     }
-    (report.reused + report.computed != report.tokens)
-        .then(|| format!("{} reused and {} computed of {}", report.reused, report.computed, report.tokens))
+    (report.reused + report.computed != report.tokens).then(|| {
+        format!(
+            "{} reused and {} computed of {}",
+            report.reused, report.computed, report.tokens
+        )
+    })
 }
 
 struct Row {
@@ -259,14 +302,24 @@ struct Row {
 
 impl Row {
     fn heading() -> String {
-        format!("{:16} {:>13} {:>13} {:>15} {:>9}", "scenario", "prompt_tokens", "cached_tokens", "computed_tokens", "ttft_ms")
+        format!(
+            "{:16} {:>13} {:>13} {:>15} {:>9}",
+            "scenario", "prompt_tokens", "cached_tokens", "computed_tokens", "ttft_ms"
+        )
     }
 
     fn line(&self) -> String {
-        let wrong = self.wrong.as_deref().map_or(String::new(), |why| format!("  WRONG: {why}"));
+        let wrong = self
+            .wrong
+            .as_deref()
+            .map_or(String::new(), |why| format!("  WRONG: {why}"));
         format!(
             "{:16} {:>13} {:>13} {:>15} {:>9.1}{wrong}",
-            self.scenario, self.prompt_tokens, self.cached_tokens, self.computed_tokens, self.ttft_ms
+            self.scenario,
+            self.prompt_tokens,
+            self.cached_tokens,
+            self.computed_tokens,
+            self.ttft_ms
         )
     }
 
@@ -283,7 +336,11 @@ impl Row {
     fn csv(&self) -> String {
         format!(
             "{},{},{},{},{:.1}",
-            self.scenario, self.prompt_tokens, self.cached_tokens, self.computed_tokens, self.ttft_ms
+            self.scenario,
+            self.prompt_tokens,
+            self.cached_tokens,
+            self.computed_tokens,
+            self.ttft_ms
         )
     }
 }

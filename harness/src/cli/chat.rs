@@ -26,7 +26,9 @@ pub fn run(env: &Env, args: &ChatArgs, out: &mut Out) -> Result<Exit> {
         note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the chat.");
         Box::new(TerminalLines::open(&env.data_dir()?)?)
     } else {
-        Box::new(PlainLines { reader: BufReader::new(std::io::stdin()) })
+        Box::new(PlainLines {
+            reader: BufReader::new(std::io::stdin()),
+        })
     };
     let talk = Talk {
         conversation: one_shot::conversation(args.system.as_deref(), Vec::new()),
@@ -89,7 +91,10 @@ impl Talk<'_> {
                 Ok(())
             }
             Ok(answer) => {
-                let said = Message { sampled: Some(answer.ids.into()), ..Message::assistant(answer.text, Vec::new()) };
+                let said = Message {
+                    sampled: Some(answer.ids.into()),
+                    ..Message::assistant(answer.text, Vec::new())
+                };
                 self.conversation.messages.push(said);
                 Ok(())
             }
@@ -103,12 +108,23 @@ impl Talk<'_> {
     fn answer(&mut self, out: &mut Out) -> Result<Answer> {
         let sampling = sampling::params(&self.args.sampling);
         let seed = sampling.seed;
-        let options = ReplyOptions { sampling, max_tokens: self.args.sampling.max_tokens, ..ReplyOptions::default() };
-        let reply = self.loaded.model.reply(self.conversation.clone(), options)?;
+        let options = ReplyOptions {
+            sampling,
+            max_tokens: self.args.sampling.max_tokens,
+            ..ReplyOptions::default()
+        };
+        let reply = self
+            .loaded
+            .model
+            .reply(self.conversation.clone(), options)?;
         if reply.composed().rewritten && self.conversation.messages.len() > 1 {
             note("(the model's template rewrites earlier turns, so they are computed again)");
         }
-        let answer = receive(Source::Chat(Box::new(reply)), &self.interrupts, &mut |part| out.model_text(part))?;
+        let answer = receive(
+            Source::Chat(Box::new(reply)),
+            &self.interrupts,
+            &mut |part| out.model_text(part),
+        )?;
         if !answer.text.ends_with('\n') {
             out.line("")?;
         }
@@ -119,7 +135,11 @@ impl Talk<'_> {
 
     fn figures<'f>(&'f self, answer: &'f Answer) -> Figures<'f> {
         let context_tokens = self.loaded.model.engine.context().tokens;
-        Figures { model: &self.loaded.model.name, report: &answer.report, context_tokens }
+        Figures {
+            model: &self.loaded.model.name,
+            report: &answer.report,
+            context_tokens,
+        }
     }
 
     fn command(&mut self, command: ChatCommand, out: &mut Out) -> Result<()> {
@@ -128,25 +148,35 @@ impl Talk<'_> {
                 for (name, what) in COMMANDS {
                     out.line(&format!("{name:14}{what}"))?;
                 }
-                out.line("A line that ends in \\ goes on in the next; between two \"\"\" anything goes.")
+                out.line(
+                    "A line that ends in \\ goes on in the next; between two \"\"\" anything goes.",
+                )
             }
             ChatCommand::Context => self.show_plan(None, out),
-            ChatCommand::Plan(text) if text.is_empty() => Err(Error::caller("write what to plan for: /plan TEXT")),
+            ChatCommand::Plan(text) if text.is_empty() => {
+                Err(Error::caller("write what to plan for: /plan TEXT"))
+            }
             ChatCommand::Plan(text) => self.show_plan(Some(text), out),
             ChatCommand::New => {
                 self.conversation.messages.clear();
                 out.line("a new conversation")
             }
             ChatCommand::Undo => self.undo(out),
-            ChatCommand::System(text) if text.is_empty() => match self.conversation.system.first() {
-                Some(part) => out.line(&part.text.clone()),
-                None => out.line("no instructions of yours; the model's template may have its own"),
-            },
+            ChatCommand::System(text) if text.is_empty() => {
+                match self.conversation.system.first() {
+                    Some(part) => out.line(&part.text.clone()),
+                    None => {
+                        out.line("no instructions of yours; the model's template may have its own")
+                    }
+                }
+            }
             ChatCommand::System(text) => {
                 self.conversation = one_shot::conversation(Some(&text), Vec::new());
                 out.line("new instructions, and a new conversation")
             }
-            ChatCommand::Save(file) if file.is_empty() => Err(Error::caller("write a file's name: /save FILE")),
+            ChatCommand::Save(file) if file.is_empty() => {
+                Err(Error::caller("write a file's name: /save FILE"))
+            }
             ChatCommand::Save(file) => self.save(&file, out),
             ChatCommand::Quit => Ok(()),
         }
@@ -154,7 +184,10 @@ impl Talk<'_> {
 
     fn undo(&mut self, out: &mut Out) -> Result<()> {
         let messages = &mut self.conversation.messages;
-        match messages.iter().rposition(|message| message.role == Role::User) {
+        match messages
+            .iter()
+            .rposition(|message| message.role == Role::User)
+        {
             None => out.line("there is no turn to take back"),
             Some(at) => {
                 messages.truncate(at);
@@ -176,19 +209,34 @@ impl Talk<'_> {
         out.line(&pieces::table(&plan.pieces))?;
         let context = model.engine.context().tokens;
         let share = plan.tokens as f64 * 100.0 / context as f64;
-        let estimate = plan.estimate_ms.map_or(String::new(), |ms| format!("; about {ms:.0} ms to the first token"));
-        out.line(&format!("{} of {context} tokens ({share:.1}%){estimate}", plan.tokens))
+        let estimate = plan.estimate_ms.map_or(String::new(), |ms| {
+            format!("; about {ms:.0} ms to the first token")
+        });
+        out.line(&format!(
+            "{} of {context} tokens ({share:.1}%){estimate}",
+            plan.tokens
+        ))
     }
 
     fn save(&self, file: &str, out: &mut Out) -> Result<()> {
         let cannot = |error: std::io::Error| Error::device(format!("cannot write {file}: {error}"));
         // An existing file is someone's work.
-        let mut target = std::fs::OpenOptions::new().write(true).create_new(true).open(file).map_err(cannot)?;
+        let mut target = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .open(file)
+            .map_err(cannot)?;
         for part in &self.conversation.system {
             writeln!(target, "## system\n\n{}\n", part.text).map_err(cannot)?;
         }
         for message in &self.conversation.messages {
-            writeln!(target, "## {}\n\n{}\n", message.role.name(), message.content).map_err(cannot)?;
+            writeln!(
+                target,
+                "## {}\n\n{}\n",
+                message.role.name(),
+                message.content
+            )
+            .map_err(cannot)?;
         }
         out.line(&format!("written to {file}"))
     }

@@ -25,10 +25,18 @@ impl Figures<'_> {
             parts.push(format!("prefill {} tok/s", rounded(rate)));
         }
         match report.decode_per_second() {
-            Some(rate) => parts.push(format!("decode {} tok/s, {} tokens", rounded(rate), report.generated)),
+            Some(rate) => parts.push(format!(
+                "decode {} tok/s, {} tokens",
+                rounded(rate),
+                report.generated
+            )),
             None => parts.push(format!("answer {} tokens", report.generated)),
         }
-        parts.push(format!("context {} of {}", self.context_used(), self.context_tokens));
+        parts.push(format!(
+            "context {} of {}",
+            self.context_used(),
+            self.context_tokens
+        ));
         parts.join(" | ")
     }
 
@@ -53,10 +61,18 @@ impl Figures<'_> {
 }
 
 fn duration(ms: f64) -> String {
-    if ms < 10_000.0 { format!("{ms:.0} ms") } else { format!("{:.1} s", ms / 1000.0) }
+    if ms < 10_000.0 {
+        format!("{ms:.0} ms")
+    } else {
+        format!("{:.1} s", ms / 1000.0)
+    }
 }
 
 /// Two digits that mean something: 9.7, 61, 310.
 fn rounded(rate: f64) -> String {
-    if rate < 10.0 { format!("{rate:.1}") } else { format!("{rate:.0}") }
+    if rate < 10.0 {
+        format!("{rate:.1}")
+    } else {
+        format!("{rate:.0}")
+    }
 }

@@ -15,7 +15,9 @@ pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
         (device, None) => device.to_owned(),
         ("cpu", Some(threads)) => format!("cpu:{threads}"),
         (device, Some(_)) => {
-            return Err(Error::caller(format!("--threads is for --device cpu; --device is {device}")));
+            return Err(Error::caller(format!(
+                "--threads is for --device cpu; --device is {device}"
+            )));
         }
     };
     Ok(ModelOptions {
@@ -32,7 +34,11 @@ pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
 
 /// Loads, then says what was loaded and what context it really has.
 pub fn load(env: &Env, options: &ModelOptions) -> Result<Loaded> {
-    let loaded = load::load(env, options, Arc::new(StderrProgress::new(env.terminals.stderr)))?;
+    let loaded = load::load(
+        env,
+        options,
+        Arc::new(StderrProgress::new(env.terminals.stderr)),
+    )?;
     for warning in &loaded.warnings {
         note(&format!("note: {}", visible(warning)));
     }

@@ -12,9 +12,15 @@ use crate::limits::STDIN_BYTES_MAX;
 pub fn prompt_text(env: &Env, words: &[String], stdin: &mut dyn Read) -> Result<String> {
     let wants_stdin = words.iter().any(|word| word == "-");
     if words.is_empty() && env.terminals.stdin {
-        return Err(Error::caller("no prompt; write `ostler run \"...\"`, or `ostler` for a chat"));
+        return Err(Error::caller(
+            "no prompt; write `ostler run \"...\"`, or `ostler` for a chat",
+        ));
     }
-    let piped = if wants_stdin || words.is_empty() { read_all(stdin)? } else { String::new() };
+    let piped = if wants_stdin || words.is_empty() {
+        read_all(stdin)?
+    } else {
+        String::new()
+    };
     if words.is_empty() {
         return not_empty(piped);
     }
@@ -25,7 +31,11 @@ pub fn prompt_text(env: &Env, words: &[String], stdin: &mut dyn Read) -> Result<
         if !text.is_empty() {
             text.push_str(if is_stdin || after_stdin { "\n\n" } else { " " });
         }
-        text.push_str(if is_stdin { piped.trim_end_matches('\n') } else { word });
+        text.push_str(if is_stdin {
+            piped.trim_end_matches('\n')
+        } else {
+            word
+        });
         after_stdin = is_stdin;
     }
     not_empty(text)
@@ -52,7 +62,9 @@ fn read_all(stdin: &mut dyn Read) -> Result<String> {
     }
     String::from_utf8(bytes).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
-        Error::caller(format!("standard input is not UTF-8 text (byte {at}); convert it first"))
+        Error::caller(format!(
+            "standard input is not UTF-8 text (byte {at}); convert it first"
+        ))
     })
 }
 
@@ -67,7 +79,11 @@ mod tests {
             (&["two", "words"], "never read", Some("two words")),
             (&[], "piped\n", Some("piped\n")),
             (&["-"], "piped\n", Some("piped")),
-            (&["Sum this up:", "-"], "text\n", Some("Sum this up:\n\ntext")),
+            (
+                &["Sum this up:", "-"],
+                "text\n",
+                Some("Sum this up:\n\ntext"),
+            ),
             (&["-", "Sum", "it", "up"], "text", Some("text\n\nSum it up")),
             (&[], " \n", None),
             (&["-"], "", None),

@@ -30,7 +30,11 @@ pub fn run(env: &Env, args: &RunArgs, out: &mut Out) -> Result<Exit> {
         request.max_tokens = args.sampling.max_tokens;
         Source::Raw(model.engine.generate(request)?, model.format.tokenizer())
     } else {
-        let options = ReplyOptions { sampling, max_tokens: args.sampling.max_tokens, ..ReplyOptions::default() };
+        let options = ReplyOptions {
+            sampling,
+            max_tokens: args.sampling.max_tokens,
+            ..ReplyOptions::default()
+        };
         let conversation = conversation(args.system.as_deref(), vec![Message::user(text)]);
         Source::Chat(Box::new(model.reply(conversation, options)?))
     };
@@ -38,7 +42,11 @@ pub fn run(env: &Env, args: &RunArgs, out: &mut Out) -> Result<Exit> {
         true => Ok(()),
         false => out.model_text(part),
     })?;
-    let figures = Figures { model: &model.name, report: &answer.report, context_tokens: model.engine.context().tokens };
+    let figures = Figures {
+        model: &model.name,
+        report: &answer.report,
+        context_tokens: model.engine.context().tokens,
+    };
     if args.json {
         let mut object = figures.json();
         object["model"] = json!(model.name);
@@ -55,7 +63,11 @@ pub fn run(env: &Env, args: &RunArgs, out: &mut Out) -> Result<Exit> {
         out.line("")?;
     }
     close(&figures, &answer, args.verbose, Some(seed));
-    Ok(if answer.interrupted { Exit::Interrupted } else { Exit::Done })
+    Ok(if answer.interrupted {
+        Exit::Interrupted
+    } else {
+        Exit::Done
+    })
 }
 
 /// Under an answer: what was left out, the pieces if they are wanted, the line of figures.
@@ -80,8 +92,11 @@ pub fn close(figures: &Figures<'_>, answer: &Answer, verbose: bool, seed: Option
 
 /// A conversation without tools, as `run` and `chat` have it.
 pub fn conversation(system: Option<&str>, messages: Vec<Message>) -> Conversation {
-    let part =
-        |text: &str| SystemPart { name: "system".to_owned(), layer: Layer::Instructions, text: text.to_owned() };
+    let part = |text: &str| SystemPart {
+        name: "system".to_owned(),
+        layer: Layer::Instructions,
+        text: text.to_owned(),
+    };
     Conversation {
         system: system.map(part).into_iter().collect(),
         tools: Vec::new(),
@@ -95,5 +110,10 @@ pub fn conversation(system: Option<&str>, messages: Vec<Message>) -> Conversatio
 /// tokenizer's own rule decides on a beginning-of-text token.
 fn raw_prompt(model: &Arc<ChatModel>, text: &str) -> Result<Prompt> {
     let ids = model.format.tokenizer().encode_raw_prompt(text);
-    Ok(Prompt::new(vec![Piece::new("prompt", Layer::Turn, ids, text.as_bytes())])?)
+    Ok(Prompt::new(vec![Piece::new(
+        "prompt",
+        Layer::Turn,
+        ids,
+        text.as_bytes(),
+    )])?)
 }

@@ -21,5 +21,8 @@ pub fn params(args: &SamplingArgs) -> SamplingParams {
 /// The standard library seeds its hash maps from the system's randomness; so do we, without a crate for it.
 /// 53 bits, so that the number survives JSON.
 fn random_seed() -> u64 {
-    std::collections::hash_map::RandomState::new().build_hasher().finish() >> 11
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
+        >> 11
 }

@@ -11,13 +11,16 @@ use super::output::Out;
 use super::visible::visible;
 use crate::env::Env;
 use crate::error::Result;
-use crate::store::{Found, bytes};
+use crate::store::{Found, bytes, file_sha256};
 
 pub fn run(env: &Env, args: &ShowArgs, out: &mut Out) -> Result<Exit> {
-    let found = open_store(env)?.find(&args.model)?;
+    let mut found = open_store(env)?.find(&args.model)?;
     let gguf = Gguf::open(&found.path)?;
     let summary = gguf.summary()?;
     let config = Config::from_gguf(&gguf);
+    if found.sha256.is_none() && summary.parts == 1 {
+        found.sha256 = Some(file_sha256(&found.path)?);
+    }
     let template = gguf.metadata().contains("tokenizer.chat_template");
     let mut warnings = gguf.warnings().to_vec();
     match &config {
@@ -53,7 +56,12 @@ pub fn run(env: &Env, args: &ShowArgs, out: &mut Out) -> Result<Exit> {
     Ok(Exit::Done)
 }
 
-fn rows(found: &Found, summary: &Summary, config: Option<&Config>, template: bool) -> Vec<(&'static str, String)> {
+fn rows(
+    found: &Found,
+    summary: &Summary,
+    config: Option<&Config>,
+    template: bool,
+) -> Vec<(&'static str, String)> {
     let known = |value: Option<String>| value.unwrap_or_else(|| "not told by the file".to_owned());
     let mut rows = vec![
         ("name", found.name.clone()),
@@ -61,8 +69,18 @@ fn rows(found: &Found, summary: &Summary, config: Option<&Config>, template: boo
         ("architecture", known(summary.architecture.clone())),
         ("parameters", parameters(summary.parameters)),
         ("quantisation", types(summary)),
-        ("context", known(summary.context_train.map(|tokens| format!("{tokens} tokens")))),
-        ("vocabulary", known(summary.vocab.map(|tokens| format!("{tokens} tokens")))),
+        (
+            "context",
+            known(
+                summary
+                    .context_train
+                    .map(|tokens| format!("{tokens} tokens")),
+            ),
+        ),
+        (
+            "vocabulary",
+            known(summary.vocab.map(|tokens| format!("{tokens} tokens"))),
+        ),
     ];
     if let Some(c) = config {
         let shape = format!(
@@ -71,11 +89,29 @@ fn rows(found: &Found, summary: &Summary, config: Option<&Config>, template: boo
         );
         rows.push(("shape", shape));
     }
-    let parts = if summary.parts > 1 { format!(", {} files", summary.parts) } else { String::new() };
+    let parts = if summary.parts > 1 {
+        format!(", {} files", summary.parts)
+    } else {
+        String::new()
+    };
     rows.push(("size", format!("{}{parts}", bytes(summary.file_bytes))));
-    rows.push(("chat template", if template { "yes" } else { "no; a ChatML prompt is used" }.to_owned()));
+    rows.push((
+        "chat template",
+        if template {
+            "yes"
+        } else {
+            "no; a ChatML prompt is used"
+        }
+        .to_owned(),
+    ));
     rows.push(("path", found.path.display().to_string()));
-    rows.push(("sha256", found.sha256.clone().unwrap_or_else(|| "not recorded (your own file)".to_owned())));
+    rows.push((
+        "sha256",
+        found
+            .sha256
+            .clone()
+            .unwrap_or_else(|| "one a file, see the hub".to_owned()),
+    ));
     rows
 }
 

@@ -3,7 +3,9 @@
 /// `512MiB`, `2GiB`, `1.5G`, `4096`: bytes. K, M, G and T count in 1024s, as KiB does; KB in 1000s.
 pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let split = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
     let factor: f64 = match unit.trim().to_ascii_lowercase().as_str() {
         "" | "b" => 1.0,
@@ -15,9 +17,16 @@ pub fn parse(text: &str) -> Result<u64, String> {
         "gb" => 1e9,
         "t" | "tib" => 1024f64.powi(4),
         "tb" => 1e12,
-        other => return Err(format!("'{other}' is no unit; write for example 512MiB or 2GiB")),
+        other => {
+            return Err(format!(
+                "'{other}' is no unit; write for example 512MiB or 2GiB"
+            ));
+        }
     };
-    let bytes = number.parse::<f64>().map_err(|_| format!("'{text}' is no size; write for example 512MiB or 2GiB"))? * factor;
+    let bytes = number
+        .parse::<f64>()
+        .map_err(|_| format!("'{text}' is no size; write for example 512MiB or 2GiB"))?
+        * factor;
     if bytes < 1.0 || bytes >= u64::MAX as f64 {
         return Err(format!("'{text}' is out of range"));
     }

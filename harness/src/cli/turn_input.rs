@@ -34,8 +34,13 @@ pub struct TerminalLines {
 
 impl TerminalLines {
     pub fn open(data_dir: &Path) -> Result<TerminalLines> {
-        let trouble = |error: ReadlineError| Error::device(format!("cannot use the terminal: {error}"));
-        let config = Config::builder().max_history_size(HISTORY_LINES_MAX).map_err(trouble)?.auto_add_history(true).build();
+        let trouble =
+            |error: ReadlineError| Error::device(format!("cannot use the terminal: {error}"));
+        let config = Config::builder()
+            .max_history_size(HISTORY_LINES_MAX)
+            .map_err(trouble)?
+            .auto_add_history(true)
+            .build();
         let mut editor = Editor::with_config(config).map_err(trouble)?;
         let history = data_dir.join("chat-history.txt");
         // No history yet, or one that cannot be read: the chat works without.
@@ -54,7 +59,9 @@ impl Lines for TerminalLines {
             }
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
-            Err(error) => Err(Error::device(format!("cannot read from the terminal: {error}"))),
+            Err(error) => Err(Error::device(format!(
+                "cannot read from the terminal: {error}"
+            ))),
         }
     }
 }
@@ -73,7 +80,11 @@ impl<R: BufRead> Lines for PlainLines<R> {
             .map_err(|error| Error::caller(format!("cannot read standard input: {error}")))?;
         let text = text.strip_suffix('\n').unwrap_or(&text);
         let text = text.strip_suffix('\r').unwrap_or(text);
-        Ok(if count == 0 { Line::End } else { Line::Text(text.to_owned()) })
+        Ok(if count == 0 {
+            Line::End
+        } else {
+            Line::Text(text.to_owned())
+        })
     }
 }
 
@@ -103,11 +114,20 @@ pub enum ChatCommand {
 /// The commands, with what `/help` says of them.
 pub const COMMANDS: [(&str, &str); 9] = [
     ("/help", "this list"),
-    ("/context", "the pieces of the conversation so far, and how much of the context they take"),
-    ("/plan TEXT", "what sending TEXT would reuse and compute, without sending it"),
+    (
+        "/context",
+        "the pieces of the conversation so far, and how much of the context they take",
+    ),
+    (
+        "/plan TEXT",
+        "what sending TEXT would reuse and compute, without sending it",
+    ),
     ("/new", "a new conversation with the same instructions"),
     ("/undo", "take back the last turn and its answer"),
-    ("/system TEXT", "new instructions, and a new conversation; without TEXT: show them"),
+    (
+        "/system TEXT",
+        "new instructions, and a new conversation; without TEXT: show them",
+    ),
     ("/save FILE", "write the conversation to a Markdown file"),
     ("/quit", "end; Ctrl-D does too"),
     ("//...", "a turn that begins with a slash"),
@@ -165,11 +185,15 @@ fn read_fenced(lines: &mut dyn Lines, rest_of_first: &str) -> Result<Typed> {
 }
 
 fn classify(text: String) -> Typed {
-    let Some(command) = text.strip_prefix('/') else { return Typed::Turn(text) };
+    let Some(command) = text.strip_prefix('/') else {
+        return Typed::Turn(text);
+    };
     if command.starts_with('/') {
         return Typed::Turn(command.to_owned());
     }
-    let (name, rest) = command.split_once(char::is_whitespace).unwrap_or((command, ""));
+    let (name, rest) = command
+        .split_once(char::is_whitespace)
+        .unwrap_or((command, ""));
     let rest = rest.trim().to_owned();
     Typed::Command(match name {
         "help" | "?" => ChatCommand::Help,
@@ -181,9 +205,13 @@ fn classify(text: String) -> Typed {
         "save" => ChatCommand::Save(rest),
         "quit" | "exit" | "bye" => ChatCommand::Quit,
         _ => {
-            let known = COMMANDS.iter().filter_map(|(name, _)| name.split(' ').next());
+            let known = COMMANDS
+                .iter()
+                .filter_map(|(name, _)| name.split(' ').next());
             let near = nearest(&format!("/{name}"), known);
-            let hint = near.first().map_or(String::new(), |near| format!("; did you mean {near}?"));
+            let hint = near
+                .first()
+                .map_or(String::new(), |near| format!("; did you mean {near}?"));
             return Typed::Mistyped(format!(
                 "there is no command /{name}{hint} (/help lists them; begin with // to say something that starts with a slash)"
             ));
@@ -196,7 +224,9 @@ mod tests {
     use super::*;
 
     fn all(input: &str) -> Vec<Typed> {
-        let mut lines = PlainLines { reader: input.as_bytes() };
+        let mut lines = PlainLines {
+            reader: input.as_bytes(),
+        };
         let mut typed = Vec::new();
         loop {
             match read(&mut lines).unwrap() {
@@ -217,11 +247,20 @@ mod tests {
             ("crlf\r\n", vec![turn("crlf")]),
             ("a\\\nb\\\nc\nd\n", vec![turn("a\nb\nc"), turn("d")]),
             ("open\\", vec![turn("open\n")]),
-            ("\"\"\"\nfn a() {\n\n}\n\"\"\"\nnext", vec![turn("fn a() {\n\n}"), turn("next")]),
+            (
+                "\"\"\"\nfn a() {\n\n}\n\"\"\"\nnext",
+                vec![turn("fn a() {\n\n}"), turn("next")],
+            ),
             ("\"\"\"one line\"\"\"", vec![turn("one line")]),
-            ("\"\"\"never closed\nbut kept", vec![turn("never closed\nbut kept")]),
+            (
+                "\"\"\"never closed\nbut kept",
+                vec![turn("never closed\nbut kept")],
+            ),
             ("/quit", vec![Typed::Command(ChatCommand::Quit)]),
-            ("/system be  brief ", vec![Typed::Command(ChatCommand::System("be  brief".into()))]),
+            (
+                "/system be  brief ",
+                vec![Typed::Command(ChatCommand::System("be  brief".into()))],
+            ),
             ("//etc/hosts", vec![turn("/etc/hosts")]),
             ("", vec![]),
         ];
@@ -233,7 +272,9 @@ mod tests {
     #[test]
     fn a_mistyped_command_is_not_sent_to_the_model() {
         let typed = all("/contxt");
-        let [Typed::Mistyped(why)] = &typed[..] else { panic!("{typed:?}") };
+        let [Typed::Mistyped(why)] = &typed[..] else {
+            panic!("{typed:?}")
+        };
         assert!(why.contains("did you mean /context"), "{why}");
     }
 }

@@ -118,7 +118,10 @@ fn looking_for_a_model_fetches_nothing() {
     let store = store(folder.path(), "http://127.0.0.1:1");
     for name in ["smollm2", "org/repo"] {
         let error = store.find(name).unwrap_err();
-        assert!(error.to_string().contains(&format!("ostler pull {name}")), "{error}");
+        assert!(
+            error.to_string().contains(&format!("ostler pull {name}")),
+            "{error}"
+        );
     }
     assert!(!folder.path().join("ostler").exists());
 }
