@@ -21,6 +21,15 @@ pub enum Error {
     /// Finding, fetching or removing a model.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Reading or running a model.
+    #[error(transparent)]
+    Models(#[from] models::Error),
+    /// A chat template.
+    #[error(transparent)]
+    Template(#[from] models::template::TemplateError),
+    /// A call to the engine.
+    #[error(transparent)]
+    Engine(#[from] engine::Error),
     /// The reader of our output went away (`ostler … | head`). Not an error to a person: quiet, exit code 0.
     #[error("the reader of the output went away")]
     OutputClosed,
@@ -72,6 +81,9 @@ impl Error {
         match self {
             Error::Said { blame, .. } => *blame,
             Error::Store(error) => error.blame(),
+            Error::Models(error) => error.blame(),
+            Error::Template(error) => error.blame(),
+            Error::Engine(error) => error.blame(),
             Error::OutputClosed => Blame::Caller,
         }
     }

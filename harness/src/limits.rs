@@ -32,6 +32,12 @@ pub const HINTS_MAX: usize = 12;
 
 const _: () = assert!(CONNECT_MS_MAX < STALL_MS_MAX);
 
+/// A prompt on standard input: 64 MiB is some 16 million tokens.
+pub const STDIN_BYTES_MAX: u64 = 64 << 20;
+
+/// Lines of chat history kept for the arrow keys.
+pub const HISTORY_LINES_MAX: usize = 2000;
+
 // ---- tools: what one result may take ----
 
 /// A window of at most this many tokens gets `RESULT_CHARS_TINY`.

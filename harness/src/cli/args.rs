@@ -1,6 +1,6 @@
 //! What can be typed, and what each option means. clap suggests the nearest command or option on a typing error.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const AFTER_HELP: &str = "\
 Models: a name from `ostler list --all`, a path to a .gguf file, or a hub model:
@@ -20,20 +20,158 @@ Exit codes:
 
 /// Run open models on your own machine. Without a command: a chat in the terminal.
 #[derive(Debug, Parser)]
-#[command(name = "ostler", version, after_help = AFTER_HELP)]
+#[command(name = "ostler", version, after_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Option<Command>,
+    #[command(flatten)]
+    pub chat: ChatArgs,
 }
 
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Answer one prompt. The answer goes to stdout, one line of figures to stderr.
+    Run(RunArgs),
+    /// Chat in the terminal; the same as `ostler` without a command.
+    Chat(ChatArgs),
     /// Fetch a model, or look whether the hub has a newer version of it; prints its path.
     Pull(PullArgs),
     /// The models on this machine.
     List(ListArgs),
+    /// What a model is: architecture, size, context, template, checksum.
+    Show(ShowArgs),
     /// Remove a model that ostler fetched. Your own files are never removed.
     Rm(RmArgs),
+    /// Measure.
+    #[command(subcommand)]
+    Bench(BenchCommand),
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// What the prefix cache saves: one long prompt cold, repeated, appended to, edited.
+    ///
+    /// Every case also checks itself: the plan must agree with the report, and both with what the prompts
+    /// have in common. A case that does not ends the command with exit code 70.
+    Cache(BenchCacheArgs),
+}
+
+/// Which model, and what it may take of the machine.
+#[derive(Clone, Debug, Args)]
+pub struct ModelArgs {
+    /// A name of the catalogue, a path to a .gguf file, or org/repo of a hub; fetched if need be.
+    #[arg(short, long, value_name = "MODEL", default_value = crate::store::DEFAULT_MODEL)]
+    pub model: String,
+    /// Where it runs: cpu, cuda:0, metal:0.
+    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
+    pub device: String,
+    /// Threads of the CPU; all cores without it.
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub threads: Option<u16>,
+    /// Tokens of context. Without it: what the model was trained for, as far as memory allows.
+    #[arg(short, long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: Option<u32>,
+    /// Memory for keys and values, e.g. 512MiB or 2GiB. Without it: a share of what is free.
+    #[arg(long, value_name = "SIZE", value_parser = super::size::parse)]
+    pub kv_memory: Option<u64>,
+    /// How keys and values are stored.
+    #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvTypeArg::F16)]
+    pub kv_type: KvTypeArg,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KvTypeArg {
+    F16,
+    F32,
+}
+
+/// How the answer is drawn.
+#[derive(Clone, Debug, Args)]
+pub struct SamplingArgs {
+    /// Tokens of the answer at most; the rest of the context without it.
+    #[arg(short = 'n', long, value_name = "N")]
+    pub max_tokens: Option<usize>,
+    /// 0 takes the likeliest token always; higher is more varied.
+    #[arg(long, value_name = "X", default_value_t = 0.7)]
+    pub temperature: f32,
+    /// Draw from the K likeliest tokens only; 0 for all.
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Draw from the fewest tokens that together have this probability.
+    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    pub top_p: f32,
+    /// Leave out tokens less likely than this share of the likeliest.
+    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    pub min_p: f32,
+    /// Make tokens of the last 64 less likely; 1 for not at all.
+    #[arg(long, value_name = "X", default_value_t = 1.1)]
+    pub repetition_penalty: f32,
+    /// The same seed, prompt and model give the same answer. Random without it (-v shows it).
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// The prompt. `-` stands for what comes on standard input, which is also read when there is no
+    /// prompt at all: `ostler run "Sum this up:" - < notes.txt`.
+    #[arg(value_name = "PROMPT")]
+    pub prompt: Vec<String>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// What the model is told before the prompt. The template's own default without it.
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// Send the prompt as it is, without the model's chat template.
+    #[arg(long)]
+    pub raw: bool,
+    /// One JSON object at the end instead of text as it comes.
+    #[arg(long)]
+    pub json: bool,
+    /// Show the pieces of the prompt: tokens, fingerprint, reused or computed, and where reuse ended.
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct ChatArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// What the model is told before the first turn. The template's own default without it.
+    #[arg(short, long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Show the pieces of each prompt: tokens, fingerprint, reused or computed, and where reuse ended.
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ShowArgs {
+    /// Which model; see `ostler --help`. It is not fetched.
+    #[arg(default_value = crate::store::DEFAULT_MODEL)]
+    pub model: String,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchCacheArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Length of the prompt that is repeated, appended to and edited.
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..))]
+    pub prompt_tokens: u32,
+    /// One JSON array of objects.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Comma-separated values.
+    #[arg(long)]
+    pub csv: bool,
 }
 
 #[derive(Debug, Args)]

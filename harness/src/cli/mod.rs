@@ -2,9 +2,23 @@
 //!
 //! What a command computes goes to stdout; figures, notes and progress go to stderr.
 
+mod answer;
 mod args;
+mod bench_cache;
+mod chat;
+mod figures;
+mod interrupt;
+mod loading;
 mod models;
 mod output;
+mod pieces;
+mod prompt_input;
+mod run;
+mod sampling;
+mod show;
+mod size;
+mod turn_input;
+mod visible;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -13,7 +27,7 @@ use clap::Parser;
 
 use crate::env::Env;
 use crate::error::{Error, Result};
-use args::{Cli, Command};
+use args::{BenchCommand, Cli, Command};
 use output::Out;
 
 /// How a command ended that did not fail.
@@ -34,7 +48,7 @@ pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
-    match env.and_then(|env| run(&env, cli)) {
+    match env.and_then(|env| dispatch(&env, cli)) {
         Ok(Exit::Done) => 0,
         Ok(Exit::Interrupted) => crate::error::EXIT_INTERRUPTED,
         Err(Error::OutputClosed) => 0,
@@ -45,13 +59,17 @@ pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
     }
 }
 
-fn run(env: &Env, cli: Cli) -> Result<Exit> {
+fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
     let mut out = Out::stdout(env);
     match cli.command {
+        None => chat::run(env, &cli.chat, &mut out),
+        Some(Command::Chat(args)) => chat::run(env, &args, &mut out),
+        Some(Command::Run(args)) => run::run(env, &args, &mut out),
         Some(Command::Pull(args)) => models::pull(env, &args, &mut out),
         Some(Command::List(args)) => models::list(env, &args, &mut out),
+        Some(Command::Show(args)) => show::run(env, &args, &mut out),
         Some(Command::Rm(args)) => models::rm(env, &args, &mut out),
-        None => Ok(Exit::Done),
+        Some(Command::Bench(BenchCommand::Cache(args))) => bench_cache::run(env, &args, &mut out),
     }
 }
 

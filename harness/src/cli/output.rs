@@ -3,18 +3,27 @@
 
 use std::io::{self, Write};
 
+use super::visible::visible;
 use crate::env::Env;
 use crate::error::{Error, Result};
 
 pub struct Out {
     sink: Box<dyn Write + Send>,
+    /// Whether control characters could act on something.
+    terminal: bool,
 }
 
 impl Out {
-    pub fn stdout(_env: &Env) -> Out {
+    pub fn stdout(env: &Env) -> Out {
         Out {
             sink: Box::new(io::stdout()),
+            terminal: env.terminals.stdout,
         }
+    }
+
+    #[cfg(test)]
+    pub fn to(sink: Box<dyn Write + Send>, terminal: bool) -> Out {
+        Out { sink, terminal }
     }
 
     /// Text of ours, on a line of its own.
@@ -22,6 +31,20 @@ impl Out {
         self.sink
             .write_all(text.as_bytes())
             .and_then(|()| self.sink.write_all(b"\n"))
+            .map_err(Error::output)
+    }
+
+    /// Text of a model's, shown at once. On a terminal control characters are made visible; into a pipe
+    /// or a file goes exactly what the model said.
+    pub fn model_text(&mut self, text: &str) -> Result<()> {
+        let text = if self.terminal {
+            visible(text)
+        } else {
+            text.into()
+        };
+        self.sink
+            .write_all(text.as_bytes())
+            .and_then(|()| self.sink.flush())
             .map_err(Error::output)
     }
 }

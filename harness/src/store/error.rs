@@ -27,6 +27,8 @@ pub enum StoreError {
         did_you_mean(near)
     )]
     NotFetched { name: String, near: Vec<String> },
+    #[error("'{name}' is not on this machine; `ostler pull {name}` fetches it")]
+    NotHere { name: String },
     #[error(
         "'{name}' is not on this machine and HF_HUB_OFFLINE is set; unset it, or name a model that `ostler list` shows"
     )]
@@ -104,6 +106,7 @@ impl StoreError {
             | IsFolder { .. }
             | NotOurs { .. }
             | NotFetched { .. }
+            | NotHere { .. }
             | Offline { .. }
             | Refused { .. }
             | NoRepo { .. }

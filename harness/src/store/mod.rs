@@ -26,12 +26,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use catalogue::{Catalogue, DEFAULT_MODEL, Entry, Source};
+pub use disk::file_sha256;
 pub use error::{StoreError, nearest};
 pub use progress::{Progress, Silent, StderrProgress, bytes};
 pub use select::quantisation_of;
 
 use catalogue::Package;
-use disk::{Disk, RealDisk, file_sha256, remove_if_there};
+use disk::{Disk, RealDisk, remove_if_there};
 use hub::{Hub, HubOptions};
 use lock::Lock;
 use model_ref::{HubRef, ModelRef};
@@ -126,6 +127,29 @@ impl Store {
                 None => self.pull_hub(&wanted),
             },
         }
+    }
+
+    /// The file that `name` means, if it is on this machine; nothing is fetched.
+    pub fn find(&self, name: &str) -> Result<Found, StoreError> {
+        let found = match self.parse(name)? {
+            ModelRef::Local(path) => return local(path),
+            ModelRef::Catalogue(entry) => {
+                let folder = self.models.join(folder_name(&entry.name));
+                Receipt::read(&folder).and_then(|receipt| self.listed(&folder, &receipt))
+            }
+            ModelRef::Hub(wanted) => {
+                let receipt = self
+                    .hub
+                    .cached(&wanted)
+                    .map(|receipt| self.remembered(receipt));
+                receipt
+                    .map(|receipt| self.found(&receipt, Path::new(""), Origin::Hub, true))
+                    .transpose()?
+            }
+        };
+        found.ok_or_else(|| StoreError::NotHere {
+            name: name.to_owned(),
+        })
     }
 
     /// Like [`Store::resolve`], and looks at the source again: a hub model may have a newer version, and what

@@ -20,6 +20,8 @@ impl Default for Pip {
             &["pip3"],
             &["python3", "-m", "pip"],
             &["python", "-m", "pip"],
+            // uv downloads no wheels itself, but brings a pip that does.
+            &["uv", "tool", "run", "--quiet", "pip"],
         ])
     }
 }

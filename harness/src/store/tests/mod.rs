@@ -111,3 +111,17 @@ fn a_local_file_is_used_where_it_lies_and_never_removed() {
         .count();
     assert_eq!(copies, 0, "nothing was copied into the store");
 }
+
+#[test]
+fn looking_for_a_model_fetches_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let store = store(folder.path(), "http://127.0.0.1:1");
+    for name in ["smollm2", "org/repo"] {
+        let error = store.find(name).unwrap_err();
+        assert!(
+            error.to_string().contains(&format!("ostler pull {name}")),
+            "{error}"
+        );
+    }
+    assert!(!folder.path().join("ostler").exists());
+}

@@ -1,0 +1,55 @@
+//! From the options of a command to a model that is ready, told on stderr.
+
+use std::sync::Arc;
+
+use super::args::{KvTypeArg, ModelArgs};
+use super::output::note;
+use super::visible::visible;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::load::{self, KvRoom, KvType, Loaded, ModelOptions};
+use crate::store::StderrProgress;
+
+pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
+    let device = match (args.device.as_str(), args.threads) {
+        (device, None) => device.to_owned(),
+        ("cpu", Some(threads)) => format!("cpu:{threads}"),
+        (device, Some(_)) => {
+            return Err(Error::caller(format!(
+                "--threads is for --device cpu; --device is {device}"
+            )));
+        }
+    };
+    Ok(ModelOptions {
+        model: args.model.clone(),
+        device: device.parse()?,
+        kv_type: match args.kv_type {
+            KvTypeArg::F16 => KvType::F16,
+            KvTypeArg::F32 => KvType::F32,
+        },
+        context_tokens: args.context.map(|tokens| tokens as usize),
+        kv_room: args.kv_memory.map(KvRoom::Bytes),
+    })
+}
+
+/// Loads, then says what was loaded and what context it really has.
+pub fn load(env: &Env, options: &ModelOptions) -> Result<Loaded> {
+    let loaded = load::load(
+        env,
+        options,
+        Arc::new(StderrProgress::new(env.terminals.stderr)),
+    )?;
+    for warning in &loaded.warnings {
+        note(&format!("note: {}", visible(warning)));
+    }
+    let context = loaded.model.engine.context();
+    note(&format!(
+        "{} on {}: context {} tokens ({}), {} MiB for keys and values",
+        loaded.model.name,
+        options.device,
+        context.tokens,
+        context.why,
+        context.bytes >> 20
+    ));
+    Ok(loaded)
+}

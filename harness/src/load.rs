@@ -1,0 +1,124 @@
+//! From a model's name to a model that is ready: found or fetched, loaded, its engine started. Every
+//! command, the agent and the server load models here and nowhere else.
+
+use std::path::Path;
+use std::sync::{Arc, Once};
+
+use engine::{Engine, EngineConfig};
+use models::config::Config;
+use models::device::Device;
+use models::dialect::ToolDialect;
+use models::load::{LoadOptions, Progress as Loading};
+use models::template::ChatTemplate;
+use models::tokenizer::Tokenizer;
+
+use crate::chat::{ChatFormat, ChatModel};
+use crate::env::Env;
+use crate::error::Result;
+use crate::store::{Progress, Store};
+
+pub use models::KvType;
+
+/// What a person may choose of a model and of the machine.
+#[derive(Clone, Debug)]
+pub struct ModelOptions {
+    /// A name, a path, or a hub model; see [`crate::store`].
+    pub model: String,
+    pub device: Device,
+    pub kv_type: KvType,
+    /// Tokens of one sequence. `None`: what the model was trained for, as far as memory allows.
+    pub context_tokens: Option<usize>,
+    /// Memory for keys and values, for all sequences and the cache. `None`: a share of what is free.
+    pub kv_room: Option<KvRoom>,
+}
+
+/// Memory for keys and values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvRoom {
+    Bytes(u64),
+    /// As much as so many tokens take.
+    Tokens(usize),
+}
+
+impl ModelOptions {
+    pub fn new(model: impl Into<String>) -> ModelOptions {
+        ModelOptions {
+            model: model.into(),
+            device: Device::cpu(),
+            kv_type: KvType::F16,
+            context_tokens: None,
+            kv_room: None,
+        }
+    }
+}
+
+/// Ready to answer.
+pub struct Loaded {
+    pub model: Arc<ChatModel>,
+    pub config: Config,
+    /// What is odd about the model and does no harm, for people.
+    pub warnings: Vec<String>,
+}
+
+/// Finds the model (fetching it if need be), loads it and starts its engine. `progress` hears of both.
+pub fn load(env: &Env, options: &ModelOptions, progress: Arc<dyn Progress>) -> Result<Loaded> {
+    let found = Store::open(env, Arc::clone(&progress))?.resolve(&options.model)?;
+    let digests = env.cache_dir()?.join("digests.json");
+    load_file(&found.path, found.name, options, Some(&digests), &*progress)
+}
+
+/// Loads the file at `path`; `name` is what figures and APIs call it. `digest_cache` remembers the weights'
+/// digests, so that they are computed once.
+pub fn load_file(
+    path: &Path,
+    name: String,
+    options: &ModelOptions,
+    digest_cache: Option<&Path>,
+    progress: &dyn Progress,
+) -> Result<Loaded> {
+    let loading = LoadOptions {
+        device: options.device,
+        kv_type: options.kv_type,
+        digest_cache: digest_cache.map(Path::to_owned),
+    };
+    let (label, begun) = (format!("loading {name}"), Once::new());
+    let loaded = models::load(path, &loading, &|step| {
+        if let Loading::Weights { done_bytes, total_bytes } = step {
+            begun.call_once(|| progress.begin(&label, Some(total_bytes), 0));
+            progress.advance_to(done_bytes);
+        }
+    });
+    progress.end();
+    let loaded = loaded?;
+    let mut warnings = loaded.warnings;
+    warnings.extend(loaded.tokenizer.warnings().iter().cloned());
+    let tokenizer = Arc::new(loaded.tokenizer);
+    let template = template(loaded.template.as_deref(), &tokenizer, &mut warnings)?;
+    let dialect = ToolDialect::detect(template.source(), loaded.config.family);
+    let block_bytes = loaded.forward.kv_shape().block_bytes() as u64;
+    let engine = EngineConfig {
+        context_tokens: options.context_tokens,
+        kv_bytes: options.kv_room.map(|room| match room {
+            KvRoom::Bytes(bytes) => bytes,
+            KvRoom::Tokens(tokens) => (tokens.div_ceil(models::BLOCK_TOKENS) as u64 + 2) * block_bytes,
+        }),
+        ..EngineConfig::default()
+    };
+    let engine = Engine::start(loaded.forward, tokenizer.clone(), engine)?;
+    let format = ChatFormat::new(tokenizer, template);
+    let model = Arc::new(ChatModel { name, engine, format, dialect });
+    Ok(Loaded { model, config: loaded.config, warnings })
+}
+
+/// The model's own template, or ChatML where it has none that works.
+fn template(source: Option<&str>, tokenizer: &Tokenizer, warnings: &mut Vec<String>) -> Result<ChatTemplate> {
+    let text = |id: Option<u32>| {
+        let literal = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
+        id.map(literal).unwrap_or_default()
+    };
+    let Some(source) = source else {
+        warnings.push("the model has no chat template; ChatML is used".to_owned());
+        return Ok(ChatTemplate::fallback());
+    };
+    Ok(ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos()))?)
+}
