@@ -31,6 +31,10 @@ pub struct Env {
     /// `TERM` is `dumb`.
     pub dumb_terminal: bool,
     pub terminals: Terminals,
+    /// `OSTLER_API_KEY`: what requests to `ostler serve` must carry.
+    pub api_key: Option<String>,
+    /// All variables, for the commands that the agent runs.
+    pub variables: Vec<(OsString, OsString)>,
 }
 
 /// Which standard streams are terminals.
@@ -64,6 +68,8 @@ impl Env {
             no_color: set("NO_COLOR").is_some(),
             dumb_terminal: set("TERM").is_some_and(|term| term == "dumb"),
             terminals,
+            api_key: text("OSTLER_API_KEY")?,
+            variables: Vec::new(),
         })
     }
 

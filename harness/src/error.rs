@@ -13,6 +13,9 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// Exit code when Ctrl-C ended the work: 128 + SIGINT, as a shell gives it.
 pub const EXIT_INTERRUPTED: u8 = 130;
 
+/// Exit code when the agent stopped at a guard or a failed compaction.
+pub const EXIT_UNFINISHED: u8 = 5;
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// Said by the harness itself.

@@ -5,10 +5,14 @@
 #![deny(unsafe_code)]
 
 pub mod agent;
+pub mod chat;
 pub mod cli;
+pub mod clock;
 pub mod env;
 pub mod error;
 pub mod limits;
+pub mod load;
+pub mod server;
 pub mod store;
 pub mod tools;
 

@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::{Arc, Once};
 
-use engine::{Engine, EngineConfig};
+use engine::{ContextOptions, Engine, EngineConfig};
 use models::config::Config;
 use models::device::Device;
 use models::dialect::ToolDialect;
@@ -94,16 +94,17 @@ pub fn load_file(
     warnings.extend(loaded.tokenizer.warnings().iter().cloned());
     let tokenizer = Arc::new(loaded.tokenizer);
     let template = template(loaded.template.as_deref(), &tokenizer, &mut warnings)?;
-    let dialect = ToolDialect::detect(template.source(), loaded.config.family);
+    let dialect = ToolDialect::detect(template.source());
     let block_bytes = loaded.forward.kv_shape().block_bytes() as u64;
-    let engine = EngineConfig {
+    let context = ContextOptions {
+        free_bytes: options.device.available_bytes(),
         context_tokens: options.context_tokens,
         kv_bytes: options.kv_room.map(|room| match room {
             KvRoom::Bytes(bytes) => bytes,
             KvRoom::Tokens(tokens) => (tokens.div_ceil(models::BLOCK_TOKENS) as u64 + 2) * block_bytes,
         }),
-        ..EngineConfig::default()
     };
+    let engine = EngineConfig { context, ..EngineConfig::default() };
     let engine = Engine::start(loaded.forward, tokenizer.clone(), engine)?;
     let format = ChatFormat::new(tokenizer, template);
     let model = Arc::new(ChatModel { name, engine, format, dialect });
@@ -118,7 +119,7 @@ fn template(source: Option<&str>, tokenizer: &Tokenizer, warnings: &mut Vec<Stri
     };
     let Some(source) = source else {
         warnings.push("the model has no chat template; ChatML is used".to_owned());
-        return Ok(ChatTemplate::fallback());
+        return Ok(ChatTemplate::fallback(&text(tokenizer.bos()), &text(tokenizer.eos()))?);
     };
     Ok(ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos()))?)
 }

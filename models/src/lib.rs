@@ -19,3 +19,5 @@ pub mod tokenizer;
 
 pub use config::Config;
 pub use error::{Blame, Error, Result};
+pub use kernels::{BLOCK_TOKENS, KvType};
+pub use load::load;

@@ -10,6 +10,7 @@ use crate::decoder::{self, LoadParts};
 use crate::device::Device;
 use crate::forward::Forward;
 use crate::gguf::Gguf;
+use crate::tokenizer::Tokenizer;
 
 /// How to load a model.
 #[derive(Clone, Debug)]
@@ -48,6 +49,42 @@ pub struct LoadedForward {
     pub forward: Box<dyn Forward>,
     pub config: Config,
     pub warnings: Vec<String>,
+}
+
+/// A model that can be run and talked to.
+pub struct LoadedModel {
+    pub forward: Box<dyn Forward>,
+    pub tokenizer: Tokenizer,
+    /// The chat template of the file, as it stands there.
+    pub template: Option<String>,
+    pub config: Config,
+    pub warnings: Vec<String>,
+}
+
+/// Loads a GGUF model whole: what runs it, its tokenizer, its template. `progress` is called from
+/// any thread.
+///
+/// # Errors
+/// As [`load_forward`]; and blames the input for a tokenizer that makes no sense. The text side is
+/// read first: it is small, and a fault there is told before the weights are brought in.
+pub fn load(
+    path: &Path,
+    options: &LoadOptions,
+    progress: &(dyn Fn(Progress) + Sync),
+) -> Result<LoadedModel> {
+    let gguf = Gguf::open(path)?;
+    let config = Config::from_gguf(&gguf)?;
+    let tokenizer = Tokenizer::from_gguf(&gguf)?;
+    let template: Option<&str> = gguf.metadata().optional("tokenizer.chat_template")?;
+    let template = template.map(str::to_owned);
+    let forward = forward_of(&gguf, &config, options, progress)?;
+    Ok(LoadedModel {
+        forward,
+        tokenizer,
+        template,
+        config,
+        warnings: gguf.warnings().to_vec(),
+    })
 }
 
 /// Loads the weights of a GGUF model. `progress` is called from any thread.

@@ -7,7 +7,7 @@ pub mod budget;
 pub mod compact;
 pub mod driver;
 pub mod guards;
-// pub mod local;
+pub mod local;
 pub mod machine;
 pub mod pieces;
 pub mod prompt;

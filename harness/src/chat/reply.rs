@@ -111,7 +111,7 @@ impl ChatModel {
             choice,
             parallel: options.parallel,
         };
-        Ok(grammar.spec()?)
+        grammar.spec().map_err(|error| Error::Said { blame: error.blame(), text: error.to_string() })
     }
 
     /// How this dialect writes a call, where a grammar can hold it to that.

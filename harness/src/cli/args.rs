@@ -15,6 +15,7 @@ Exit codes:
   2    cannot be done as asked: an unknown option or model, a prompt over the window
   3    a file or a model is damaged or not understood
   4    the machine lacks something: memory, disk, network
+  5    the agent stopped before the goal was reached; the reason has been printed
   70   a fault of ostler's own
   130  stopped by Ctrl-C; what there was of an answer has been printed";
 
@@ -42,6 +43,10 @@ pub enum Command {
     Show(ShowArgs),
     /// Remove a model that ostler fetched. Your own files are never removed.
     Rm(RmArgs),
+    /// Work on a goal in a folder, with tools, in a sandbox.
+    Agent(AgentArgs),
+    /// Serve an OpenAI-compatible API on loopback, until Ctrl-C.
+    Serve(ServeArgs),
     /// Measure.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -196,4 +201,58 @@ pub struct RmArgs {
     /// Which models, by the names that `ostler list` shows.
     #[arg(required = true)]
     pub models: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct AgentArgs {
+    /// What is to be done. `-` stands for what comes on standard input.
+    #[arg(value_name = "GOAL")]
+    pub goal: Vec<String>,
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Approve what the rules would ask about. What leaves the folder still needs a person.
+    #[arg(short, long)]
+    pub yes: bool,
+    /// The folder to work in; the current one without it.
+    #[arg(short = 'C', long, value_name = "FOLDER")]
+    pub directory: Option<std::path::PathBuf>,
+    /// Go on with an earlier session; the newest without a name.
+    #[arg(long, value_name = "SESSION", num_args = 0..=1, default_missing_value = "last")]
+    pub resume: Option<String>,
+    /// Words added to the agent's instructions.
+    #[arg(short, long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// Rounds of tools at most.
+    #[arg(long, value_name = "N")]
+    pub max_rounds: Option<usize>,
+    /// Let commands reach the network.
+    #[arg(long)]
+    pub allow_network: bool,
+    /// Run commands without the sandbox; then each of them asks.
+    #[arg(long)]
+    pub no_sandbox: bool,
+    /// 0 takes the likeliest token always.
+    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    pub temperature: f32,
+    /// The same seed, goal, folder and model give the same run.
+    #[arg(long, value_name = "N")]
+    pub seed: Option<u64>,
+    /// After each step, the pieces of its prompt: tokens, fingerprint, reused or computed.
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The address to listen on. Anything but loopback needs --api-key.
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    pub host: String,
+    /// The port to listen on; 0 takes a free one.
+    #[arg(short, long, value_name = "PORT", default_value_t = 8080)]
+    pub port: u16,
+    /// Requests must carry this key. Better in OSTLER_API_KEY, where other users do not see it.
+    #[arg(long, value_name = "KEY")]
+    pub api_key: Option<String>,
 }

@@ -2,6 +2,7 @@
 //!
 //! What a command computes goes to stdout; figures, notes and progress go to stderr.
 
+mod agent;
 mod answer;
 mod args;
 mod bench_cache;
@@ -15,6 +16,7 @@ mod pieces;
 mod prompt_input;
 mod run;
 mod sampling;
+mod serve;
 mod show;
 mod size;
 mod turn_input;
@@ -36,6 +38,8 @@ pub enum Exit {
     Done,
     /// Ctrl-C; what there was of an answer has been printed.
     Interrupted,
+    /// The agent stopped before the goal was reached; the reason has been printed.
+    Unfinished,
 }
 
 /// Runs the command line and returns the exit code (`ostler --help` lists them).
@@ -50,6 +54,7 @@ pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match env.and_then(|env| dispatch(&env, cli)) {
         Ok(Exit::Done) => 0,
+        Ok(Exit::Unfinished) => crate::error::EXIT_UNFINISHED,
         Ok(Exit::Interrupted) => crate::error::EXIT_INTERRUPTED,
         Err(Error::OutputClosed) => 0,
         Err(error) => {
@@ -69,6 +74,8 @@ fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
         Some(Command::List(args)) => models::list(env, &args, &mut out),
         Some(Command::Show(args)) => show::run(env, &args, &mut out),
         Some(Command::Rm(args)) => models::rm(env, &args, &mut out),
+        Some(Command::Agent(args)) => agent::run(env, &args, &mut out),
+        Some(Command::Serve(args)) => serve::run(env, &args, &mut out),
         Some(Command::Bench(BenchCommand::Cache(args))) => bench_cache::run(env, &args, &mut out),
     }
 }

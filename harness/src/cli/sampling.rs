@@ -18,9 +18,14 @@ pub fn params(args: &SamplingArgs) -> SamplingParams {
     }
 }
 
+/// Greedy at temperature 0, else drawn from the likeliest tokens.
+pub fn greedy_or(temperature: f32, seed: Option<u64>) -> SamplingParams {
+    SamplingParams { temperature, seed: seed.unwrap_or_else(random_seed), ..SamplingParams::greedy() }
+}
+
 /// The standard library seeds its hash maps from the system's randomness; so do we, without a crate for it.
 /// 53 bits, so that the number survives JSON.
-fn random_seed() -> u64 {
+pub fn random_seed() -> u64 {
     std::collections::hash_map::RandomState::new()
         .build_hasher()
         .finish()

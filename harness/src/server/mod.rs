@@ -10,10 +10,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router, middleware};
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::TcpListener;
 
 pub use guard::is_loopback;
@@ -106,9 +106,11 @@ fn router(service: Arc<Service>, guard: guard::Guard) -> Router {
         .with_state(service)
 }
 
-async fn health(State(service): State<Arc<Service>>) -> Json<Value> {
-    let stats = service.model.engine.stats();
-    Json(json!({ "status": "ok", "running": stats.running, "waiting": stats.waiting }))
+async fn health(State(service): State<Arc<Service>>) -> Response {
+    match service.model.engine.stats() {
+        Ok(stats) => Json(json!({ "status": "ok", "running": stats.active, "waiting": stats.waiting })).into_response(),
+        Err(error) => openai::error::ApiError::from(Error::from(error)).into_response(),
+    }
 }
 
 async fn not_found() -> Response {
