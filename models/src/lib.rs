@@ -6,6 +6,7 @@
 pub mod config;
 pub mod decoder;
 pub mod device;
+pub mod dialect;
 pub mod error;
 pub mod forward;
 pub mod gguf;
