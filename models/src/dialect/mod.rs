@@ -7,6 +7,7 @@
 //!
 //! Source: the chat templates of the families, and the cases in tests/golden/toolcalls.json.
 
+mod calls;
 mod emit;
 mod gemma;
 mod json;
