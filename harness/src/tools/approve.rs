@@ -14,6 +14,7 @@ use super::clean::for_terminal;
 use super::known;
 use super::paths::{Place, Resolver};
 use super::shell;
+use crate::limits::REASON_CHARS_MAX;
 
 /// A value that was let through the gate.
 #[derive(Debug)]
@@ -151,7 +152,8 @@ pub struct Surroundings<'a> {
 }
 
 /// A denied call: the text is the result that the model sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Denied(pub String);
 
 /// The only way to an `Approved` call.
@@ -163,7 +165,7 @@ pub fn gate(
 ) -> Result<Approved<Parsed>, Denied> {
     let (why, leaves) = match decide(&call.invocation, around) {
         Decision::Allow(basis) => return Ok(Approved { call, basis }),
-        Decision::Ask { why, leaves } => (why, leaves),
+        Decision::Ask { why, leaves } => (clip(&why), leaves),
     };
     let command = match &call.invocation {
         Invocation::Bash(args) => Some(args.command.clone()),
@@ -225,6 +227,17 @@ pub fn gate(
     }
 }
 
+/// A reason holds words of the call, which may be of any length.
+fn clip(why: &str) -> String {
+    if why.chars().count() <= REASON_CHARS_MAX {
+        return why.to_owned();
+    }
+    why.chars()
+        .take(REASON_CHARS_MAX)
+        .chain("...".chars())
+        .collect()
+}
+
 /// The rules alone.
 pub fn decide(invocation: &Invocation, around: Surroundings<'_>) -> Decision {
     match invocation {
@@ -262,7 +275,7 @@ fn decide_read(path: &str, around: Surroundings<'_>) -> Decision {
         // What cannot be resolved cannot be read: the tool says why.
         Err(_) => Decision::Allow(Basis::OnlyReads),
         Ok(resolved) => match resolved.place {
-            Place::Workspace | Place::GitInternals | Place::Readable => {
+            Place::Workspace | Place::GitInternals | Place::Temporary | Place::Readable => {
                 Decision::Allow(Basis::OnlyReads)
             }
             Place::Outside => Decision::Ask {
@@ -278,8 +291,10 @@ fn decide_change(path: &str, around: Surroundings<'_>) -> Decision {
         return Decision::Allow(Basis::OnlyReads);
     };
     match resolved.place {
-        Place::Workspace if around.sandbox_verified => Decision::Allow(Basis::Sandboxed),
-        Place::Workspace => Decision::Ask {
+        Place::Workspace | Place::Temporary if around.sandbox_verified => {
+            Decision::Allow(Basis::Sandboxed)
+        }
+        Place::Workspace | Place::Temporary => Decision::Ask {
             why: format!("changes `{}`", resolved.shown),
             leaves: false,
         },
@@ -415,7 +430,7 @@ mod tests {
 
     fn place() -> Place {
         let dir = tempfile::tempdir().unwrap();
-        let resolver = Resolver::new(dir.path(), None, &[]).unwrap();
+        let resolver = Resolver::new(dir.path(), None, &[], None).unwrap();
         Place(dir, resolver)
     }
 

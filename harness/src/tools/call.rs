@@ -149,7 +149,7 @@ pub fn parse(call: &ToolCall) -> Result<Parsed, BadCall> {
     let Some((name, keys, required)) = KEYS.iter().find(|(name, ..)| *name == call.name) else {
         return Err(BadCall(format!(
             "there is no tool `{}`{} Tools: {}",
-            for_terminal_line(&call.name),
+            clip(&call.name),
             meant(&call.name, &names),
             names.join(", ")
         )));
@@ -195,7 +195,7 @@ fn check_keys(name: &str, value: &Value, keys: &[&str], required: &[&str]) -> Re
         if !keys.contains(&key.as_str()) {
             return Err(BadCall(format!(
                 "{name}: there is no argument `{}`{} Arguments: {}",
-                for_terminal_line(key),
+                clip(key),
                 meant(key, keys),
                 keys.join(", ")
             )));
@@ -299,6 +299,16 @@ fn check_search(args: SearchArgs) -> Result<SearchArgs, BadCall> {
         ))),
         _ => Ok(args),
     }
+}
+
+/// Names are shown whole up to this many characters.
+const NAME_CHARS_SHOWN: usize = 80;
+
+fn clip(name: &str) -> String {
+    for_terminal_line(name)
+        .chars()
+        .take(NAME_CHARS_SHOWN)
+        .collect()
 }
 
 /// `; did you mean ...?` where a known word is near, else a full stop.

@@ -26,6 +26,8 @@ pub enum Place {
     Workspace,
     /// Inside the workspace, in a directory whose contents git executes or obeys.
     GitInternals,
+    /// Where sandboxed commands put temporary files.
+    Temporary,
     /// Readable by sandboxed commands anyway: the system and its toolchains.
     Readable,
     Outside,
@@ -49,6 +51,15 @@ pub struct Resolver {
     workspace: PathBuf,
     home: Option<PathBuf>,
     readable: Vec<PathBuf>,
+    temporary: Option<Temporary>,
+}
+
+/// The directory for temporary files of commands.
+#[derive(Clone, Debug)]
+pub struct Temporary {
+    pub path: PathBuf,
+    /// Commands see it as `/tmp` too, so that is what the model means by it.
+    pub is_tmp: bool,
 }
 
 impl Resolver {
@@ -57,6 +68,7 @@ impl Resolver {
         workspace: &Path,
         home: Option<&Path>,
         readable: &[PathBuf],
+        temporary: Option<Temporary>,
     ) -> io::Result<Resolver> {
         let mut roots: Vec<PathBuf> = readable
             .iter()
@@ -68,6 +80,13 @@ impl Resolver {
             workspace: workspace.canonicalize()?,
             home: home.map(Path::to_owned),
             readable: roots,
+            temporary: match temporary {
+                Some(t) => Some(Temporary {
+                    path: t.path.canonicalize()?,
+                    ..t
+                }),
+                None => None,
+            },
         })
     }
 
@@ -86,6 +105,10 @@ impl Resolver {
         let expanded = match (given.strip_prefix("~/"), &self.home) {
             (Some(rest), Some(home)) => home.join(rest),
             _ => PathBuf::from(given),
+        };
+        let expanded = match (&self.temporary, expanded.strip_prefix("/tmp")) {
+            (Some(Temporary { path, is_tmp: true }), Ok(rest)) => path.join(rest),
+            _ => expanded,
         };
         let path = follow(&self.workspace.join(expanded), given)?;
         Ok(Resolved {
@@ -113,6 +136,13 @@ impl Resolver {
             } else {
                 Place::Workspace
             };
+        }
+        if self
+            .temporary
+            .as_ref()
+            .is_some_and(|t| path.starts_with(&t.path))
+        {
+            return Place::Temporary;
         }
         if self.readable.iter().any(|root| path.starts_with(root)) {
             return Place::Readable;
@@ -185,7 +215,7 @@ mod tests {
     /// A link inside the workspace led out of it, and a check of the text alone let a write through.
     #[test]
     fn places_are_judged_after_following_links() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let root = dir.path().canonicalize().unwrap();
         let work = root.join("work");
         fs::create_dir_all(work.join("src")).unwrap();
@@ -198,7 +228,13 @@ mod tests {
         symlink(root.join("not-yet"), work.join("dangling")).unwrap();
         symlink("src", work.join("inside")).unwrap();
         symlink("loop", work.join("loop")).unwrap();
-        let resolver = Resolver::new(&work, Some(&root), &[root.join("lib")]).unwrap();
+        fs::create_dir_all(root.join("temporary")).unwrap();
+        let temporary = Temporary {
+            path: root.join("temporary"),
+            is_tmp: true,
+        };
+        let resolver =
+            Resolver::new(&work, Some(&root), &[root.join("lib")], Some(temporary)).unwrap();
 
         let cases = [
             ("src/new/file.rs", Place::Workspace, "src/new/file.rs"),
@@ -215,6 +251,10 @@ mod tests {
             ("~/secret", Place::Outside, ""),
             ("~/work/src/x", Place::Workspace, "src/x"),
             ("../lib/std.rs", Place::Readable, ""),
+            ("/tmp/x", Place::Temporary, ""),
+            ("/tmp/../etc", Place::Outside, ""),
+            ("../temporary/x", Place::Temporary, ""),
+            ("/tmpx", Place::Outside, ""),
             (".git/config", Place::GitInternals, ".git/config"),
             ("src/.GIT/hooks/x", Place::GitInternals, "src/.GIT/hooks/x"),
             (".gitignore", Place::Workspace, ".gitignore"),

@@ -304,7 +304,7 @@ mod tests {
         }
         let session = tempfile::tempdir().unwrap();
         Place {
-            resolver: Resolver::new(dir.path(), None, &[]).unwrap(),
+            resolver: Resolver::new(dir.path(), None, &[], None).unwrap(),
             artifacts: Artifacts::open(session.path()).unwrap(),
             dir,
             _session: session,

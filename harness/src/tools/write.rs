@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn every_byte_outside_an_edit_stays_or_the_edit_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let resolver = Resolver::new(dir.path(), None, &[]).unwrap();
+        let resolver = Resolver::new(dir.path(), None, &[], None).unwrap();
         // File, its bytes, old, new, the bytes after (none: refused and unchanged), what is said.
         type Case = (
             &'static str,
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn write_makes_directories_and_says_what_it_did() {
         let dir = tempfile::tempdir().unwrap();
-        let resolver = Resolver::new(dir.path(), None, &[]).unwrap();
+        let resolver = Resolver::new(dir.path(), None, &[], None).unwrap();
         let write = |path: &str, content: &str| {
             let output = write(
                 &WriteArgs {

@@ -16,7 +16,7 @@ use std::time::Duration;
 mod linux;
 
 #[cfg(target_os = "linux")]
-pub use linux::{Check, Confinement, Namespaces, Report, WritableMounts, landlock_abi};
+pub use linux::{Check, Confinement, Mount, Namespaces, Report, WritableMounts, landlock_abi};
 
 /// A resource limit, as `setrlimit` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
