@@ -154,7 +154,7 @@ fn measure(engine: &mut dyn Runs) -> [f64; 3] {
     let tokens: Vec<u32> = (0..1024)
         .map(|i: u32| i.wrapping_mul(2_654_435_761) % vocab)
         .collect();
-    let mut decode = |engine: &mut dyn Runs, start: usize| {
+    let decode = |engine: &mut dyn Runs, start: usize| {
         let clock = Instant::now();
         for position in start..start + DECODE_TOKENS {
             engine.run(&tokens[position..=position], position);
