@@ -161,7 +161,7 @@ pub fn parse(call: &ToolCall) -> Result<Parsed, BadCall> {
         "artifact" => Invocation::Artifact(typed(name, value)?),
         "bash" => Invocation::Bash(check_bash(typed(name, value)?)?),
         "edit" => Invocation::Edit(check_edit(typed(name, value)?)?),
-        "read" => Invocation::Read(typed(name, value)?),
+        "read" => Invocation::Read(check_read(typed(name, value)?)?),
         "search" => Invocation::Search(check_search(typed(name, value)?)?),
         _ => Invocation::Write(typed(name, value)?),
     };
@@ -287,6 +287,15 @@ fn check_edit(wire: EditWire) -> Result<EditArgs, BadCall> {
         path: wire.path,
         edits,
     })
+}
+
+fn check_read(args: ReadArgs) -> Result<ReadArgs, BadCall> {
+    if args.byte.is_some() && (args.start.is_some() || args.lines.is_some()) {
+        return Err(BadCall(
+            "read: give either `byte`, or `start` and `lines`, not both".into(),
+        ));
+    }
+    Ok(args)
 }
 
 fn check_search(args: SearchArgs) -> Result<SearchArgs, BadCall> {
@@ -494,6 +503,10 @@ mod tests {
                 "search: the pattern is empty",
             ),
         ];
+        assert_eq!(
+            call("read", r#"{"path":"a","start":1,"byte":1}"#).unwrap_err(),
+            "read: give either `byte`, or `start` and `lines`, not both"
+        );
         for (name, arguments, right) in cases {
             assert_eq!(
                 call(name, arguments).unwrap_err(),

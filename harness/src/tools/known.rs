@@ -67,7 +67,7 @@ const fn known(name: &'static str, options: Options, patterns: bool, paths: bool
 }
 
 const GREP: Options = Options::Short {
-    letters: "EFGPiIvwxclLnHhorsqzABCm",
+    letters: "EFGPiIvwxceablLnHhorsqzZABCTm",
     long: &[
         "after-context",
         "basic-regexp",

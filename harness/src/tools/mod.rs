@@ -161,15 +161,16 @@ impl ToolBox {
     /// Runs a call to its end, or until it is cancelled. Blocks: call it on a thread of its own.
     pub fn run(&self, call: &Approved<Parsed>, cancel: &Cancel) -> ToolResult {
         let begun = Instant::now();
+        let (resolver, reach) = (&self.resolver, call.reach());
         let output = match &call.call().invocation {
             Invocation::Artifact(args) => read::artifact(args, &self.artifacts, self.caps),
             Invocation::Bash(args) => bash::bash(args, &self.place(), cancel),
-            Invocation::Edit(args) => write::edit(args, &self.resolver),
-            Invocation::Read(args) => read::read(args, &self.resolver, self.caps),
+            Invocation::Edit(args) => write::edit(args, resolver, reach),
+            Invocation::Read(args) => read::read(args, resolver, reach, self.caps),
             Invocation::Search(args) => {
-                search::search(args, &self.resolver, &self.artifacts, cancel)
+                search::search(args, (resolver, reach), &self.artifacts, cancel)
             }
-            Invocation::Write(args) => write::write(args, &self.resolver),
+            Invocation::Write(args) => write::write(args, resolver, reach),
         };
         let mut result = self.bounded(output);
         result.meta.wall = begun.elapsed();

@@ -33,6 +33,33 @@ pub enum Place {
     Outside,
 }
 
+/// What a tool wants of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Change,
+}
+
+/// How far a call may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Where no question was needed.
+    Workspace,
+    /// Anywhere: a person, or a standing yes, allowed it.
+    Anywhere,
+}
+
+impl Place {
+    /// Whether a path here leads beyond what a sandboxed command may touch.
+    pub fn is_beyond(self, access: Access) -> bool {
+        match (self, access) {
+            (Place::Workspace | Place::Temporary, _) => false,
+            (Place::GitInternals | Place::Readable, access) => access == Access::Change,
+            (Place::Outside, _) => true,
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum PathError {
     #[error("the path is empty; give one relative to the workspace")]
@@ -41,6 +68,8 @@ pub enum PathError {
     BadCharacter,
     #[error("`{0}`: more than {LINKS_MAX} symbolic links; they form a loop")]
     Loop(String),
+    #[error("`{0}` leads out of the workspace by now; call again to have it judged again")]
+    Moved(String),
     #[error("`{0}`: {1}")]
     Io(String, io::Error),
 }
@@ -116,6 +145,21 @@ impl Resolver {
             place: self.place(&path),
             path,
         })
+    }
+
+    /// As `resolve`, for a call that was approved: a link that was put in the way since then leads
+    /// nowhere that was not allowed.
+    pub fn resolve_within(
+        &self,
+        given: &str,
+        access: Access,
+        reach: Reach,
+    ) -> Result<Resolved, PathError> {
+        let resolved = self.resolve(given)?;
+        if reach == Reach::Workspace && resolved.place.is_beyond(access) {
+            return Err(PathError::Moved(for_terminal_line(given)));
+        }
+        Ok(resolved)
     }
 
     /// A resolved path as the model and the person see it.
@@ -267,6 +311,24 @@ mod tests {
                 assert_eq!(resolved.shown, shown, "{given}");
             }
         }
+        // Approved as a plain file, replaced by a link before it ran.
+        let moved = resolver.resolve_within("up/secret", Access::Read, Reach::Workspace);
+        assert!(matches!(moved, Err(PathError::Moved(_))));
+        assert!(
+            resolver
+                .resolve_within("up/secret", Access::Change, Reach::Anywhere)
+                .is_ok()
+        );
+        assert!(
+            resolver
+                .resolve_within(".git/config", Access::Read, Reach::Workspace)
+                .is_ok()
+        );
+        assert!(
+            resolver
+                .resolve_within(".git/config", Access::Change, Reach::Workspace)
+                .is_err()
+        );
         let absolute = work.join("src/b").to_string_lossy().into_owned();
         assert_eq!(resolver.resolve(&absolute).unwrap().shown, "src/b");
         for bad in ["", "a\0b", "a\nb", "loop"] {

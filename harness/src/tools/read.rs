@@ -10,15 +10,15 @@ use super::call::{ArtifactArgs, ReadArgs};
 use super::clean::for_terminal_line;
 use super::files::{self, FileError};
 use super::output::{Meta, Output};
-use super::paths::{Resolved, Resolver};
+use super::paths::{Access, Reach, Resolved, Resolver};
 use super::search::compile;
 use super::sniff::{Kind, sniff};
 use super::text::{LineEnds, decode};
 use super::view::{Call, Most, Range, View, view};
 use crate::limits::{READ_ENTRIES_MAX, SNIFF_BYTES};
 
-pub fn read(args: &ReadArgs, resolver: &Resolver, caps: Caps) -> Output {
-    let resolved = match resolver.resolve(&args.path) {
+pub fn read(args: &ReadArgs, resolver: &Resolver, reach: Reach, caps: Caps) -> Output {
+    let resolved = match resolver.resolve_within(&args.path, Access::Read, reach) {
         Ok(resolved) => resolved,
         Err(error) => return Output::failed("read", error.to_string()),
     };

@@ -8,13 +8,13 @@ use super::call::{EditArgs, WriteArgs};
 use super::edit::apply;
 use super::files::{self, FileError};
 use super::output::{Meta, Output};
-use super::paths::{Resolved, Resolver};
+use super::paths::{Access, Reach, Resolved, Resolver};
 use super::text::decode;
 use crate::limits::EDIT_BYTES_MAX;
 
-pub fn write(args: &WriteArgs, resolver: &Resolver) -> Output {
+pub fn write(args: &WriteArgs, resolver: &Resolver, reach: Reach) -> Output {
     let done = resolver
-        .resolve(&args.path)
+        .resolve_within(&args.path, Access::Change, reach)
         .map_err(|error| error.to_string())
         .and_then(|resolved| Ok((write_file(args, &resolved)?, resolved)));
     match done {
@@ -58,9 +58,9 @@ fn write_file(args: &WriteArgs, resolved: &Resolved) -> Result<String, String> {
     })
 }
 
-pub fn edit(args: &EditArgs, resolver: &Resolver) -> Output {
+pub fn edit(args: &EditArgs, resolver: &Resolver, reach: Reach) -> Output {
     let done = resolver
-        .resolve(&args.path)
+        .resolve_within(&args.path, Access::Change, reach)
         .map_err(|error| error.to_string())
         .and_then(|resolved| Ok((edit_file(args, &resolved)?, resolved)));
     match done {
@@ -238,6 +238,7 @@ mod tests {
                     edits,
                 },
                 &resolver,
+                Reach::Workspace,
             );
             assert_eq!(
                 output.ok,
@@ -270,6 +271,7 @@ mod tests {
                     content: content.into(),
                 },
                 &resolver,
+                Reach::Workspace,
             );
             (output.ok, output.source.head)
         };

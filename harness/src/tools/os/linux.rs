@@ -290,6 +290,19 @@ pub(super) fn prefer_for_oom() {
     let _ = write_file(c"/proc/self/oom_score_adj", c"800");
 }
 
+/// Nothing that a library of this process has open reaches the command.
+pub(super) fn close_on_exec_from(first: u32) {
+    // SAFETY: plain integers. Descriptors are marked, not closed: until exec they serve.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        );
+    }
+}
+
 /// The shell ends when the thread that runs it does.
 pub(super) fn die_with_parent() -> io::Result<()> {
     // SAFETY: plain integers.

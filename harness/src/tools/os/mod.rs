@@ -64,6 +64,7 @@ impl Steps {
         }
         #[cfg(target_os = "linux")]
         {
+            linux::close_on_exec_from(3);
             linux::prefer_for_oom();
             if let Some(confinement) = &self.confinement {
                 confinement.enter()?;
