@@ -112,6 +112,10 @@ pub const COMMAND_PROCESSES_MAX: u64 = 2_048;
 pub const COMMAND_MEMORY_PERCENT_MAX: u64 = 75;
 /// One file written by a command.
 pub const COMMAND_FILE_BYTES_MAX: u64 = 16 << 30;
+/// Characters of a file's new text in a question: two screens.
+pub const QUESTION_CHARS_MAX: usize = 4_000;
+/// Characters of the reason for a question.
+pub const REASON_CHARS_MAX: usize = 300;
 /// The longest command line taken: longer ones belong in a file.
 pub const COMMAND_CHARS_MAX: usize = 100_000;
 

@@ -177,7 +177,7 @@ fn head_dim(keys: &Keys<'_>, d_model: usize, q_heads: usize) -> Result<usize> {
     let given = keys.optional::<usize>(KEY)?;
     let head_dim = match given {
         Some(length) => length,
-        None if d_model % q_heads == 0 => d_model / q_heads,
+        None if d_model.is_multiple_of(q_heads) => d_model / q_heads,
         None => {
             let why = format!(
                 "{q_heads} heads do not divide the embedding length, {d_model}, and there is no {}",

@@ -93,7 +93,10 @@ impl TinySpec {
     /// # Errors
     /// A specification that cannot be.
     pub fn writer(&self) -> Result<Writer> {
-        if self.vocab < Self::VOCAB_MIN || self.q_heads == 0 || self.d_model % self.q_heads != 0 {
+        if self.vocab < Self::VOCAB_MIN
+            || self.q_heads == 0
+            || !self.d_model.is_multiple_of(self.q_heads)
+        {
             return Err(Error::caller(format!(
                 "a tiny model needs a vocabulary of at least {} and heads that divide d_model, \
                  have {self:?}",

@@ -9,11 +9,13 @@
 
 use std::collections::BTreeSet;
 
+use super::bound::counted;
 use super::call::{Invocation, Parsed};
 use super::clean::for_terminal;
 use super::known;
-use super::paths::{Place, Resolver};
+use super::paths::{Access, Place, Reach, Resolver};
 use super::shell;
+use crate::limits::{QUESTION_CHARS_MAX, REASON_CHARS_MAX};
 
 /// A value that was let through the gate.
 #[derive(Debug)]
@@ -29,6 +31,14 @@ impl<T> Approved<T> {
 
     pub fn basis(&self) -> &Basis {
         &self.basis
+    }
+
+    /// How far the call may reach.
+    pub fn reach(&self) -> Reach {
+        match self.basis {
+            Basis::OnlyReads | Basis::Sandboxed | Basis::Granted => Reach::Workspace,
+            Basis::StandingYes | Basis::Person => Reach::Anywhere,
+        }
     }
 }
 
@@ -151,7 +161,8 @@ pub struct Surroundings<'a> {
 }
 
 /// A denied call: the text is the result that the model sees.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub struct Denied(pub String);
 
 /// The only way to an `Approved` call.
@@ -163,7 +174,7 @@ pub fn gate(
 ) -> Result<Approved<Parsed>, Denied> {
     let (why, leaves) = match decide(&call.invocation, around) {
         Decision::Allow(basis) => return Ok(Approved { call, basis }),
-        Decision::Ask { why, leaves } => (why, leaves),
+        Decision::Ask { why, leaves } => (clip(&why), leaves),
     };
     let command = match &call.invocation {
         Invocation::Bash(args) => Some(args.command.clone()),
@@ -225,6 +236,17 @@ pub fn gate(
     }
 }
 
+/// A reason holds words of the call, which may be of any length.
+fn clip(why: &str) -> String {
+    if why.chars().count() <= REASON_CHARS_MAX {
+        return why.to_owned();
+    }
+    why.chars()
+        .take(REASON_CHARS_MAX)
+        .chain("...".chars())
+        .collect()
+}
+
 /// The rules alone.
 pub fn decide(invocation: &Invocation, around: Surroundings<'_>) -> Decision {
     match invocation {
@@ -259,17 +281,12 @@ pub fn decide_command(line: &str, around: Surroundings<'_>) -> Decision {
 
 fn decide_read(path: &str, around: Surroundings<'_>) -> Decision {
     match around.resolver.resolve(path) {
-        // What cannot be resolved cannot be read: the tool says why.
-        Err(_) => Decision::Allow(Basis::OnlyReads),
-        Ok(resolved) => match resolved.place {
-            Place::Workspace | Place::GitInternals | Place::Readable => {
-                Decision::Allow(Basis::OnlyReads)
-            }
-            Place::Outside => Decision::Ask {
-                why: format!("reads `{}`, which is outside the workspace", resolved.shown),
-                leaves: true,
-            },
+        Ok(resolved) if resolved.place.is_beyond(Access::Read) => Decision::Ask {
+            why: format!("reads `{}`, which is outside the workspace", resolved.shown),
+            leaves: true,
         },
+        // What cannot be resolved cannot be read: the tool says why.
+        Ok(_) | Err(_) => Decision::Allow(Basis::OnlyReads),
     }
 }
 
@@ -277,26 +294,18 @@ fn decide_change(path: &str, around: Surroundings<'_>) -> Decision {
     let Ok(resolved) = around.resolver.resolve(path) else {
         return Decision::Allow(Basis::OnlyReads);
     };
-    match resolved.place {
-        Place::Workspace if around.sandbox_verified => Decision::Allow(Basis::Sandboxed),
-        Place::Workspace => Decision::Ask {
-            why: format!("changes `{}`", resolved.shown),
-            leaves: false,
-        },
-        Place::GitInternals => Decision::Ask {
-            why: format!(
-                "changes `{}`, which git obeys outside any sandbox",
-                resolved.shown
-            ),
-            leaves: true,
-        },
-        Place::Readable | Place::Outside => Decision::Ask {
-            why: format!(
-                "changes `{}`, which is outside the workspace",
-                resolved.shown
-            ),
-            leaves: true,
-        },
+    let leaves = resolved.place.is_beyond(Access::Change);
+    if around.sandbox_verified && !leaves {
+        return Decision::Allow(Basis::Sandboxed);
+    }
+    let why_beyond = match resolved.place {
+        Place::GitInternals => ", which git obeys outside any sandbox",
+        Place::Readable | Place::Outside => ", which is outside the workspace",
+        Place::Workspace | Place::Temporary => "",
+    };
+    Decision::Ask {
+        why: format!("changes `{}`{why_beyond}", resolved.shown),
+        leaves,
     }
 }
 
@@ -308,13 +317,11 @@ fn question(invocation: &Invocation, why: String) -> Question {
             format!("search {}", args.path.as_deref().unwrap_or(".")),
             args.pattern.clone(),
         ),
-        Invocation::Write(args) => (format!("write {}", args.path), args.content.clone()),
+        Invocation::Write(args) => (format!("write {}", args.path), start_of(&args.content)),
         Invocation::Edit(args) => {
             let change = |e: &super::call::Replacement| format!("- {}\n+ {}\n", e.old, e.new);
-            (
-                format!("edit {}", args.path),
-                args.edits.iter().map(change).collect(),
-            )
+            let changes: String = args.edits.iter().map(change).collect();
+            (format!("edit {}", args.path), start_of(&changes))
         }
         Invocation::Artifact(args) => (format!("read artifact {}", args.id), String::new()),
     };
@@ -327,6 +334,15 @@ fn question(invocation: &Invocation, why: String) -> Question {
         why: super::clean::for_terminal_line(&why),
         shown: for_terminal(&shown),
         prefix,
+    }
+}
+
+/// As much of a file's new text as a prompt can show; a command line is always shown whole.
+fn start_of(text: &str) -> String {
+    let start: String = text.chars().take(QUESTION_CHARS_MAX).collect();
+    match text.chars().count() - start.chars().count() {
+        0 => start,
+        more => format!("{start}\n[... {} more]", counted(more, "character")),
     }
 }
 
@@ -415,7 +431,7 @@ mod tests {
 
     fn place() -> Place {
         let dir = tempfile::tempdir().unwrap();
-        let resolver = Resolver::new(dir.path(), None, &[]).unwrap();
+        let resolver = Resolver::new(dir.path(), None, &[], None).unwrap();
         Place(dir, resolver)
     }
 

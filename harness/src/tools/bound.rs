@@ -235,7 +235,11 @@ impl Bounded {
 
     fn cut_to(&self, caps: Caps, counter: &Counter) -> Option<Bounded> {
         let reserve = self.longest_marker().chars().count() + self.shape.footer.chars().count() + 3;
-        let mut budget = caps.chars.checked_sub(reserve)?;
+        // No text has more than a few characters a token: a start nearer the end saves counting.
+        let mut budget = caps
+            .chars
+            .checked_sub(reserve)?
+            .min(caps.tokens.saturating_mul(8));
         loop {
             if budget < ROOM_CHARS_MIN / 4 {
                 return None;

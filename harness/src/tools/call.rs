@@ -149,7 +149,7 @@ pub fn parse(call: &ToolCall) -> Result<Parsed, BadCall> {
     let Some((name, keys, required)) = KEYS.iter().find(|(name, ..)| *name == call.name) else {
         return Err(BadCall(format!(
             "there is no tool `{}`{} Tools: {}",
-            for_terminal_line(&call.name),
+            clip(&call.name),
             meant(&call.name, &names),
             names.join(", ")
         )));
@@ -161,7 +161,7 @@ pub fn parse(call: &ToolCall) -> Result<Parsed, BadCall> {
         "artifact" => Invocation::Artifact(typed(name, value)?),
         "bash" => Invocation::Bash(check_bash(typed(name, value)?)?),
         "edit" => Invocation::Edit(check_edit(typed(name, value)?)?),
-        "read" => Invocation::Read(typed(name, value)?),
+        "read" => Invocation::Read(check_read(typed(name, value)?)?),
         "search" => Invocation::Search(check_search(typed(name, value)?)?),
         _ => Invocation::Write(typed(name, value)?),
     };
@@ -195,7 +195,7 @@ fn check_keys(name: &str, value: &Value, keys: &[&str], required: &[&str]) -> Re
         if !keys.contains(&key.as_str()) {
             return Err(BadCall(format!(
                 "{name}: there is no argument `{}`{} Arguments: {}",
-                for_terminal_line(key),
+                clip(key),
                 meant(key, keys),
                 keys.join(", ")
             )));
@@ -289,6 +289,15 @@ fn check_edit(wire: EditWire) -> Result<EditArgs, BadCall> {
     })
 }
 
+fn check_read(args: ReadArgs) -> Result<ReadArgs, BadCall> {
+    if args.byte.is_some() && (args.start.is_some() || args.lines.is_some()) {
+        return Err(BadCall(
+            "read: give either `byte`, or `start` and `lines`, not both".into(),
+        ));
+    }
+    Ok(args)
+}
+
 fn check_search(args: SearchArgs) -> Result<SearchArgs, BadCall> {
     if args.pattern.is_empty() {
         return Err(BadCall("search: the pattern is empty".into()));
@@ -299,6 +308,16 @@ fn check_search(args: SearchArgs) -> Result<SearchArgs, BadCall> {
         ))),
         _ => Ok(args),
     }
+}
+
+/// Names are shown whole up to this many characters.
+const NAME_CHARS_SHOWN: usize = 80;
+
+fn clip(name: &str) -> String {
+    for_terminal_line(name)
+        .chars()
+        .take(NAME_CHARS_SHOWN)
+        .collect()
 }
 
 /// `; did you mean ...?` where a known word is near, else a full stop.
@@ -484,6 +503,10 @@ mod tests {
                 "search: the pattern is empty",
             ),
         ];
+        assert_eq!(
+            call("read", r#"{"path":"a","start":1,"byte":1}"#).unwrap_err(),
+            "read: give either `byte`, or `start` and `lines`, not both"
+        );
         for (name, arguments, right) in cases {
             assert_eq!(
                 call(name, arguments).unwrap_err(),

@@ -27,10 +27,7 @@ impl Ends {
         let mut rest = text;
         if self.head_chars < KEEP_CHARS {
             let room = KEEP_CHARS - self.head_chars;
-            let at = rest
-                .char_indices()
-                .nth(room)
-                .map_or(rest.len(), |(at, _)| at);
+            let at = char_offset(rest, room);
             let (taken, after) = rest.split_at(at);
             self.head_chars += taken.chars().count();
             self.head.push_str(taken);
@@ -48,26 +45,22 @@ impl Ends {
 
     /// Moves the first characters of the tail into the gap.
     fn evict(&mut self, chars: usize) {
-        let at = self
-            .tail
-            .char_indices()
-            .nth(chars)
-            .map_or(self.tail.len(), |(at, _)| at);
-        for part in self.tail[..at].split_inclusive('\n') {
-            let (line, ends) = match part.strip_suffix('\n') {
-                Some(line) => (line.chars().count(), true),
-                None => (part.chars().count(), false),
-            };
-            self.gap.chars += line;
-            if self.gap.newlines == 0 {
-                self.gap.head_line_rest += line;
-            }
-            self.gap.tail_line_before += line;
-            if ends {
-                self.gap.newlines += 1;
-                self.gap.tail_line_before = 0;
-            }
+        let at = match self.tail.is_ascii() {
+            true => chars,
+            false => char_offset(&self.tail, chars),
+        };
+        let gone = &self.tail[..at];
+        let newlines = gone.matches('\n').count();
+        if self.gap.newlines == 0 {
+            let first_line = gone.split('\n').next().unwrap_or("");
+            self.gap.head_line_rest += first_line.chars().count();
         }
+        match gone.rsplit_once('\n') {
+            Some((_, after)) => self.gap.tail_line_before = after.chars().count(),
+            None => self.gap.tail_line_before += chars,
+        }
+        self.gap.chars += chars - newlines;
+        self.gap.newlines += newlines;
         self.tail_chars -= chars;
         self.tail.drain(..at);
     }
@@ -87,6 +80,11 @@ impl Ends {
             gap: self.gap,
         }
     }
+}
+
+/// Where the character number `n` begins, or the end.
+fn char_offset(text: &str, n: usize) -> usize {
+    text.char_indices().nth(n).map_or(text.len(), |(at, _)| at)
 }
 
 /// Takes the output of one command.

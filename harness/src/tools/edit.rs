@@ -207,6 +207,10 @@ fn nearest_lines(text: &str, old: &str) -> String {
             best = Some((start, score));
         }
     }
+    if !wanted.is_empty() && wanted.iter().all(|line| has_line_number(line)) {
+        return "`old` was not found: it begins with line numbers, as read shows them; leave them out"
+            .into();
+    }
     let enough = |score: usize| score * 2 >= 100 * wanted_pairs.len();
     let Some((start, _)) = best.filter(|(_, score)| enough(*score)) else {
         return format!(
@@ -243,6 +247,12 @@ fn nearest_lines(text: &str, old: &str) -> String {
         "`old` was not found{hint}. The nearest lines are:\n{}\nCopy them exactly",
         shown.join("\n")
     )
+}
+
+/// `   12<tab>text`, as `read` shows a line.
+fn has_line_number(line: &str) -> bool {
+    let number = line.split('\t').next().unwrap_or("").trim_start();
+    line.contains('\t') && !number.is_empty() && number.chars().all(|c| c.is_ascii_digit())
 }
 
 fn squeezed(line: &str) -> String {
@@ -371,6 +381,12 @@ mod tests {
                 .unwrap_err()
                 .starts_with("`old` and `new` are the same")
         );
+    }
+
+    #[test]
+    fn line_numbers_in_old_are_named() {
+        let error = edit("a\nb\n", "    1\ta\n    2\tb", "x").unwrap_err();
+        assert!(error.contains("begins with line numbers"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,21 @@ pub fn open(path: &Path, shown: &str) -> Result<(File, Metadata), FileError> {
         .map_err(io)?;
     let meta = file.metadata().map_err(io)?;
     check_kind(&meta, shown)?;
+    check_place(&file, path).map_err(io)?;
     Ok((file, meta))
+}
+
+/// A path is judged, then opened: in between, a link may have been put in its way.
+fn check_place(file: &File, path: &Path) -> io::Result<()> {
+    let Ok(real) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else {
+        // No such directory on this system.
+        return Ok(());
+    };
+    // Where a file system ignores case, the name on disk may be written otherwise.
+    if real.as_os_str().eq_ignore_ascii_case(path.as_os_str()) {
+        return Ok(());
+    }
+    Err(io::Error::other("its path was changed while it was opened"))
 }
 
 fn check_kind(meta: &Metadata, shown: &str) -> Result<(), FileError> {
@@ -125,7 +140,14 @@ fn beside(path: &Path) -> io::Result<(PathBuf, File)> {
             .mode(0o666)
             .open(&temporary)
         {
-            Ok(file) => return Ok((temporary, file)),
+            Ok(file) => match check_place(&file, &temporary) {
+                Ok(()) => return Ok((temporary, file)),
+                Err(error) => {
+                    // Best effort: it is empty, and where it is not known.
+                    let _ = fs::remove_file(&temporary);
+                    return Err(error);
+                }
+            },
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error),
         }

@@ -67,7 +67,7 @@ const fn known(name: &'static str, options: Options, patterns: bool, paths: bool
 }
 
 const GREP: Options = Options::Short {
-    letters: "EFGPiIvwxclLnHhorsqzABCm",
+    letters: "EFGPiIvwxceablLnHhorsqzZABCTm",
     long: &[
         "after-context",
         "basic-regexp",
@@ -393,7 +393,7 @@ mod tests {
     fn only_what_reads_the_workspace_is_known() {
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
-        let resolver = Resolver::new(dir.path(), None, &[]).unwrap();
+        let resolver = Resolver::new(dir.path(), None, &[], None).unwrap();
         let verdict = |line: &str| {
             let commands = parse(line).unwrap();
             commands.iter().try_for_each(|c| only_reads(c, &resolver))

@@ -39,13 +39,12 @@ mod write;
 mod tests;
 
 use std::ffi::OsString;
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-pub use approve::{Answer, Approved, Asker, Basis, Mode, Policy, Question};
+pub use approve::{Answer, Approved, Asker, Basis, Decision, Denied, Mode, Policy, Question};
 pub use artifacts::{ArtifactId, Artifacts};
 pub use bound::{Bounded, Caps, Counter, NoRoom};
 pub use call::{BadCall, Invocation, Parsed, ToolCall};
@@ -54,10 +53,10 @@ pub use process::{Cancel, Exit};
 pub use sandbox::{Active, Layer, Network, Sandbox, SandboxConfig};
 pub use spec::{Profile, ToolSpec};
 
-use approve::{Decision, Denied, Surroundings};
+use approve::Surroundings;
 use bound::{ReadOn, Source};
 use output::Output;
-use paths::Resolver;
+use paths::{Resolver, Temporary};
 
 use crate::error::{Error, Result};
 
@@ -91,20 +90,22 @@ impl ToolBox {
     pub fn new(context: ToolContext) -> Result<ToolBox> {
         let home = context.environment.iter().find(|(name, _)| name == "HOME");
         let home = home.map(|(_, value)| PathBuf::from(value));
-        let mut readable = context.sandbox.readable().to_vec();
-        readable.extend(context.sandbox.temporary().map(PathBuf::from));
-        let resolver =
-            Resolver::new(&context.workspace, home.as_deref(), &readable).map_err(|e| {
-                Error::caller(format!("workspace {}: {e}", context.workspace.display()))
-            })?;
+        let sandbox = &context.sandbox;
+        let temporary = sandbox.temporary().map(|path| Temporary {
+            path: path.to_owned(),
+            is_tmp: sandbox.tmp_is_temporary(),
+        });
+        let resolver = Resolver::new(
+            &context.workspace,
+            home.as_deref(),
+            sandbox.readable(),
+            temporary,
+        )
+        .map_err(|e| Error::caller(format!("workspace {}: {e}", context.workspace.display())))?;
         let dir = context.session_dir.join("artifacts");
         let artifacts = Artifacts::open(&dir).map_err(|e| {
             Error::device(format!("cannot keep artifacts in {}: {e}", dir.display()))
         })?;
-        if let Some(temporary) = context.sandbox.temporary() {
-            fs::create_dir_all(temporary)
-                .map_err(|e| Error::device(format!("{}: {e}", temporary.display())))?;
-        }
         Ok(ToolBox {
             path_is_trusted: surround::path_is_trusted(&context.environment, resolver.workspace()),
             resolver,
@@ -134,7 +135,7 @@ impl ToolBox {
 
     /// Checks a call. The error is its result.
     pub fn parse(&self, call: &ToolCall) -> std::result::Result<Parsed, Box<ToolResult>> {
-        call::parse(call).map_err(|bad| Box::new(self.say("none", &bad.0)))
+        call::parse(call).map_err(|bad| Box::new(self.said("none", &bad.0)))
     }
 
     /// What the rules say of a call, before anyone is asked.
@@ -150,8 +151,8 @@ impl ToolBox {
         asker: &mut dyn Asker,
     ) -> std::result::Result<Approved<Parsed>, Box<ToolResult>> {
         let tool = call.invocation.tool();
-        approve::gate(call, policy, asker, self.surroundings()).map_err(|Denied(why)| {
-            let mut result = self.say(tool, &why);
+        approve::gate(call, policy, asker, self.surroundings()).map_err(|denied| {
+            let mut result = self.said(tool, &denied.0);
             result.meta.denied = true;
             Box::new(result)
         })
@@ -160,15 +161,16 @@ impl ToolBox {
     /// Runs a call to its end, or until it is cancelled. Blocks: call it on a thread of its own.
     pub fn run(&self, call: &Approved<Parsed>, cancel: &Cancel) -> ToolResult {
         let begun = Instant::now();
+        let (resolver, reach) = (&self.resolver, call.reach());
         let output = match &call.call().invocation {
             Invocation::Artifact(args) => read::artifact(args, &self.artifacts, self.caps),
             Invocation::Bash(args) => bash::bash(args, &self.place(), cancel),
-            Invocation::Edit(args) => write::edit(args, &self.resolver),
-            Invocation::Read(args) => read::read(args, &self.resolver, self.caps),
+            Invocation::Edit(args) => write::edit(args, resolver, reach),
+            Invocation::Read(args) => read::read(args, resolver, reach, self.caps),
             Invocation::Search(args) => {
-                search::search(args, &self.resolver, &self.artifacts, cancel)
+                search::search(args, (resolver, reach), &self.artifacts, cancel)
             }
-            Invocation::Write(args) => write::write(args, &self.resolver),
+            Invocation::Write(args) => write::write(args, resolver, reach),
         };
         let mut result = self.bounded(output);
         result.meta.wall = begun.elapsed();
@@ -176,7 +178,7 @@ impl ToolBox {
     }
 
     /// A text of the harness's own, as a failed result.
-    fn say(&self, tool: &'static str, why: &str) -> ToolResult {
+    fn said(&self, tool: &'static str, why: &str) -> ToolResult {
         self.bounded(Output::failed(tool, why))
     }
 

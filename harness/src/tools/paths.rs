@@ -26,9 +26,38 @@ pub enum Place {
     Workspace,
     /// Inside the workspace, in a directory whose contents git executes or obeys.
     GitInternals,
+    /// Where sandboxed commands put temporary files.
+    Temporary,
     /// Readable by sandboxed commands anyway: the system and its toolchains.
     Readable,
     Outside,
+}
+
+/// What a tool wants of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    Read,
+    Change,
+}
+
+/// How far a call may reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Where no question was needed.
+    Workspace,
+    /// Anywhere: a person, or a standing yes, allowed it.
+    Anywhere,
+}
+
+impl Place {
+    /// Whether a path here leads beyond what a sandboxed command may touch.
+    pub fn is_beyond(self, access: Access) -> bool {
+        match (self, access) {
+            (Place::Workspace | Place::Temporary, _) => false,
+            (Place::GitInternals | Place::Readable, access) => access == Access::Change,
+            (Place::Outside, _) => true,
+        }
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -39,6 +68,8 @@ pub enum PathError {
     BadCharacter,
     #[error("`{0}`: more than {LINKS_MAX} symbolic links; they form a loop")]
     Loop(String),
+    #[error("`{0}` leads out of the workspace by now; call again to have it judged again")]
+    Moved(String),
     #[error("`{0}`: {1}")]
     Io(String, io::Error),
 }
@@ -49,6 +80,15 @@ pub struct Resolver {
     workspace: PathBuf,
     home: Option<PathBuf>,
     readable: Vec<PathBuf>,
+    temporary: Option<Temporary>,
+}
+
+/// The directory for temporary files of commands.
+#[derive(Clone, Debug)]
+pub struct Temporary {
+    pub path: PathBuf,
+    /// Commands see it as `/tmp` too, so that is what the model means by it.
+    pub is_tmp: bool,
 }
 
 impl Resolver {
@@ -57,6 +97,7 @@ impl Resolver {
         workspace: &Path,
         home: Option<&Path>,
         readable: &[PathBuf],
+        temporary: Option<Temporary>,
     ) -> io::Result<Resolver> {
         let mut roots: Vec<PathBuf> = readable
             .iter()
@@ -68,6 +109,13 @@ impl Resolver {
             workspace: workspace.canonicalize()?,
             home: home.map(Path::to_owned),
             readable: roots,
+            temporary: match temporary {
+                Some(t) => Some(Temporary {
+                    path: t.path.canonicalize()?,
+                    ..t
+                }),
+                None => None,
+            },
         })
     }
 
@@ -87,12 +135,31 @@ impl Resolver {
             (Some(rest), Some(home)) => home.join(rest),
             _ => PathBuf::from(given),
         };
+        let expanded = match (&self.temporary, expanded.strip_prefix("/tmp")) {
+            (Some(Temporary { path, is_tmp: true }), Ok(rest)) => path.join(rest),
+            _ => expanded,
+        };
         let path = follow(&self.workspace.join(expanded), given)?;
         Ok(Resolved {
             shown: self.shown(&path),
             place: self.place(&path),
             path,
         })
+    }
+
+    /// As `resolve`, for a call that was approved: a link that was put in the way since then leads
+    /// nowhere that was not allowed.
+    pub fn resolve_within(
+        &self,
+        given: &str,
+        access: Access,
+        reach: Reach,
+    ) -> Result<Resolved, PathError> {
+        let resolved = self.resolve(given)?;
+        if reach == Reach::Workspace && resolved.place.is_beyond(access) {
+            return Err(PathError::Moved(for_terminal_line(given)));
+        }
+        Ok(resolved)
     }
 
     /// A resolved path as the model and the person see it.
@@ -113,6 +180,13 @@ impl Resolver {
             } else {
                 Place::Workspace
             };
+        }
+        if self
+            .temporary
+            .as_ref()
+            .is_some_and(|t| path.starts_with(&t.path))
+        {
+            return Place::Temporary;
         }
         if self.readable.iter().any(|root| path.starts_with(root)) {
             return Place::Readable;
@@ -185,7 +259,7 @@ mod tests {
     /// A link inside the workspace led out of it, and a check of the text alone let a write through.
     #[test]
     fn places_are_judged_after_following_links() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let root = dir.path().canonicalize().unwrap();
         let work = root.join("work");
         fs::create_dir_all(work.join("src")).unwrap();
@@ -198,7 +272,13 @@ mod tests {
         symlink(root.join("not-yet"), work.join("dangling")).unwrap();
         symlink("src", work.join("inside")).unwrap();
         symlink("loop", work.join("loop")).unwrap();
-        let resolver = Resolver::new(&work, Some(&root), &[root.join("lib")]).unwrap();
+        fs::create_dir_all(root.join("temporary")).unwrap();
+        let temporary = Temporary {
+            path: root.join("temporary"),
+            is_tmp: true,
+        };
+        let resolver =
+            Resolver::new(&work, Some(&root), &[root.join("lib")], Some(temporary)).unwrap();
 
         let cases = [
             ("src/new/file.rs", Place::Workspace, "src/new/file.rs"),
@@ -215,6 +295,10 @@ mod tests {
             ("~/secret", Place::Outside, ""),
             ("~/work/src/x", Place::Workspace, "src/x"),
             ("../lib/std.rs", Place::Readable, ""),
+            ("/tmp/x", Place::Temporary, ""),
+            ("/tmp/../etc", Place::Outside, ""),
+            ("../temporary/x", Place::Temporary, ""),
+            ("/tmpx", Place::Outside, ""),
             (".git/config", Place::GitInternals, ".git/config"),
             ("src/.GIT/hooks/x", Place::GitInternals, "src/.GIT/hooks/x"),
             (".gitignore", Place::Workspace, ".gitignore"),
@@ -227,6 +311,24 @@ mod tests {
                 assert_eq!(resolved.shown, shown, "{given}");
             }
         }
+        // Approved as a plain file, replaced by a link before it ran.
+        let moved = resolver.resolve_within("up/secret", Access::Read, Reach::Workspace);
+        assert!(matches!(moved, Err(PathError::Moved(_))));
+        assert!(
+            resolver
+                .resolve_within("up/secret", Access::Change, Reach::Anywhere)
+                .is_ok()
+        );
+        assert!(
+            resolver
+                .resolve_within(".git/config", Access::Read, Reach::Workspace)
+                .is_ok()
+        );
+        assert!(
+            resolver
+                .resolve_within(".git/config", Access::Change, Reach::Workspace)
+                .is_err()
+        );
         let absolute = work.join("src/b").to_string_lossy().into_owned();
         assert_eq!(resolver.resolve(&absolute).unwrap().shown, "src/b");
         for bad in ["", "a\0b", "a\nb", "loop"] {

@@ -10,15 +10,15 @@ use super::call::{ArtifactArgs, ReadArgs};
 use super::clean::for_terminal_line;
 use super::files::{self, FileError};
 use super::output::{Meta, Output};
-use super::paths::{Resolved, Resolver};
+use super::paths::{Access, Reach, Resolved, Resolver};
 use super::search::compile;
 use super::sniff::{Kind, sniff};
 use super::text::{LineEnds, decode};
-use super::view::{Call, Range, View, view};
-use crate::limits::{LINE_CHARS, READ_ENTRIES_MAX, SNIFF_BYTES};
+use super::view::{Call, Most, Range, View, view};
+use crate::limits::{READ_ENTRIES_MAX, SNIFF_BYTES};
 
-pub fn read(args: &ReadArgs, resolver: &Resolver, caps: Caps) -> Output {
-    let resolved = match resolver.resolve(&args.path) {
+pub fn read(args: &ReadArgs, resolver: &Resolver, reach: Reach, caps: Caps) -> Output {
+    let resolved = match resolver.resolve_within(&args.path, Access::Read, reach) {
         Ok(resolved) => resolved,
         Err(error) => return Output::failed("read", error.to_string()),
     };
@@ -66,7 +66,7 @@ fn read_file(
         key: "path",
         value: &args.path,
     };
-    let View { source, mut footer } = view(file, &range, line_chars(caps), &call)?;
+    let View { source, mut footer } = view(file, &range, Most::for_caps(caps), &call)?;
     for note in notes(&start) {
         footer.push_str(if footer.is_empty() { "" } else { "\n" });
         footer.push_str(&note);
@@ -127,11 +127,6 @@ fn start_of(file: &mut File) -> io::Result<Vec<u8>> {
         .read_to_end(&mut start)?;
     file.seek(SeekFrom::Start(0))?;
     Ok(start)
-}
-
-/// The most that is shown of one line: less in a small window, so that others fit too.
-fn line_chars(caps: Caps) -> usize {
-    LINE_CHARS.min(caps.chars / 4).min(caps.tokens)
 }
 
 fn directory(resolved: &Resolved) -> Output {
@@ -225,7 +220,7 @@ fn show_artifact(
         key: "id",
         value: &value,
     };
-    let View { source, footer } = view(File::open(path)?, range, line_chars(caps), &call)?;
+    let View { source, footer } = view(File::open(path)?, range, Most::for_caps(caps), &call)?;
     let read_on = match (&range.pattern, range.byte) {
         (None, None) => ReadOn::ArtifactFrom {
             id,

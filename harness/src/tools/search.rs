@@ -15,7 +15,7 @@ use super::call::SearchArgs;
 use super::clean::{LoneReturn, for_model, for_terminal_line};
 use super::files::{self, FileError};
 use super::output::{Meta, Output};
-use super::paths::Resolver;
+use super::paths::{Access, Reach, Resolver};
 use super::process::Cancel;
 use super::sniff::{Kind, sniff};
 use crate::limits::{
@@ -46,11 +46,11 @@ pub fn compile(pattern: &str, literal: bool, ignore_case: bool) -> Result<Regex,
 
 pub fn search(
     args: &SearchArgs,
-    resolver: &Resolver,
+    (resolver, reach): (&Resolver, Reach),
     artifacts: &Artifacts,
     cancel: &Cancel,
 ) -> Output {
-    match find(args, resolver, cancel) {
+    match find(args, resolver, reach, cancel) {
         Ok(found) => found.output(args, artifacts),
         Err(why) => Output::failed("search", why),
     }
@@ -68,11 +68,16 @@ struct Found {
     stopped: Option<&'static str>,
 }
 
-fn find(args: &SearchArgs, resolver: &Resolver, cancel: &Cancel) -> Result<Found, String> {
+fn find(
+    args: &SearchArgs,
+    resolver: &Resolver,
+    reach: Reach,
+    cancel: &Cancel,
+) -> Result<Found, String> {
     let literal = args.literal.unwrap_or(false);
     let pattern = compile(&args.pattern, literal, args.ignore_case.unwrap_or(false))?;
     let root = resolver
-        .resolve(args.path.as_deref().unwrap_or("."))
+        .resolve_within(args.path.as_deref().unwrap_or("."), Access::Read, reach)
         .map_err(|e| e.to_string())?;
     if !root.path.exists() {
         return Err(FileError::Missing(root.shown, String::new()).to_string());
@@ -304,7 +309,7 @@ mod tests {
         }
         let session = tempfile::tempdir().unwrap();
         Place {
-            resolver: Resolver::new(dir.path(), None, &[]).unwrap(),
+            resolver: Resolver::new(dir.path(), None, &[], None).unwrap(),
             artifacts: Artifacts::open(session.path()).unwrap(),
             dir,
             _session: session,
@@ -324,7 +329,12 @@ mod tests {
 
     impl Place {
         fn search(&self, args: &SearchArgs) -> (String, String) {
-            let output = search(args, &self.resolver, &self.artifacts, &Cancel::new());
+            let output = search(
+                args,
+                (&self.resolver, Reach::Workspace),
+                &self.artifacts,
+                &Cancel::new(),
+            );
             (output.source.head, output.footer)
         }
     }

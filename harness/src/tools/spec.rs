@@ -98,7 +98,7 @@ fn full() -> Vec<ToolSpec> {
         spec(
             "bash",
             format!(
-                "Run a command with bash in the workspace. Standard input is closed and there is no \
+                "Run a command with bash in the workspace; each call is a new shell. Standard input is closed and there is no \
                  terminal. What still runs when the shell ends is ended too, so start a server and use \
                  it in one command. Time limit {COMMAND_TIMEOUT_S} s unless timeout_s says otherwise. \
                  Inside the sandbox only the workspace and $TMPDIR are writable and there is no network."

@@ -29,7 +29,8 @@ fn environment() -> Vec<(OsString, OsString)> {
 }
 
 fn bench(window_tokens: usize, sandboxed: bool) -> Bench {
-    let dirs = tempfile::tempdir().unwrap();
+    // Not in /tmp, which the sandbox replaces by its own where it can.
+    let dirs = tempfile::tempdir_in("/var/tmp").unwrap();
     let root = dirs.path().canonicalize().unwrap();
     let (work, outside, session) = (
         root.join("work"),
@@ -446,16 +447,13 @@ fn without_a_terminal_commands_are_denied() {
         arguments: r#"{"command":"touch x"}"#.into(),
     };
     let parsed = bench.tools.parse(&call).unwrap();
-    let result = bench
+    let denied = bench
         .tools
         .gate(parsed, &mut Policy::new(Mode::Deny), &mut Nobody)
         .unwrap_err();
-    assert!(!result.ok && result.meta.denied);
-    assert!(
-        result.text.text().starts_with("denied: it runs `touch`"),
-        "{}",
-        result.text.text()
-    );
+    let text = denied.text.text();
+    assert!(!denied.ok && denied.meta.denied);
+    assert!(text.starts_with("denied: it runs `touch`"), "{text}");
     assert!(!bench.work.join("x").exists());
 }
 
@@ -567,6 +565,35 @@ fn the_sandbox_allows_the_workspace_and_the_tools() {
         1,
         "only g is left"
     );
+}
+
+/// Models write to /tmp. There it is the command's own, and `read` and `write` mean the same one.
+#[test]
+fn the_tmp_of_commands_is_their_own() {
+    let Some(inside) = sandboxed() else { return };
+    if !inside.tools.sandbox().tmp_is_temporary() {
+        println!("SKIPPED: no mount namespace on this machine");
+        return;
+    }
+    let name = format!("ostler-test-{}", std::process::id());
+    let result = inside.bash(&format!(
+        "echo mine > /tmp/{name} && cat \"$TMPDIR/{name}\""
+    ));
+    assert_eq!(result.text.text(), "mine");
+    assert!(!Path::new("/tmp").join(&name).exists());
+    let read = inside.call(
+        "read",
+        serde_json::json!({ "path": format!("/tmp/{name}") }),
+    );
+    assert_eq!(read.text.text(), "    1\tmine\n");
+    let path = format!("/tmp/{name}-2");
+    let write = inside.call("write", serde_json::json!({ "path": path, "content": "x" }));
+    assert!(write.ok, "{}", write.text.text());
+    assert_eq!(inside.bash(&format!("cat {path}")).text.text(), "x");
+    let shared = "python3 -c 'import multiprocessing as m; p = m.Pool(2); print(p.map(abs, [-1]))'";
+    if Path::new("/usr/bin/python3").exists() {
+        assert_eq!(inside.bash(shared).text.text(), "[1]");
+    }
 }
 
 #[test]

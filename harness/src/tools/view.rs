@@ -8,7 +8,7 @@ use std::io::{self, BufRead, BufReader, Read, Seek, SeekFrom};
 
 use regex::Regex;
 
-use super::bound::{Gap, Source, counted, grouped};
+use super::bound::{Caps, Gap, Source, counted, grouped};
 use super::clean::{LoneReturn, for_model};
 use crate::limits::{KEEP_CHARS, LINE_CHARS, READ_COUNT_BYTES_MAX};
 
@@ -49,11 +49,31 @@ impl Call<'_> {
     }
 }
 
-/// Reads `range` of `file`. `line_chars` is the most that is shown of one line.
-pub fn view(file: File, range: &Range, line_chars: usize, call: &Call<'_>) -> io::Result<View> {
+/// How much is shown at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Most {
+    /// Of one line among others.
+    pub line_chars: usize,
+    /// Of a range that begins at a byte.
+    pub bytes: usize,
+}
+
+impl Most {
+    /// Less in a small window, so that other lines fit too, or the whole part.
+    pub fn for_caps(caps: Caps) -> Most {
+        Most {
+            line_chars: LINE_CHARS.min(caps.chars / 4).min(caps.tokens),
+            // Two bytes a token is dense; denser text is cut once more, and says so.
+            bytes: (caps.chars * 2 / 3).min(caps.tokens * 2).max(1),
+        }
+    }
+}
+
+/// Reads `range` of `file`.
+pub fn view(file: File, range: &Range, most: Most, call: &Call<'_>) -> io::Result<View> {
     match range.byte {
-        Some(byte) => bytes(file, byte, line_chars.max(LINE_CHARS), call),
-        None => lines(file, range, line_chars, call),
+        Some(byte) => bytes(file, byte, most.bytes, call),
+        None => lines(file, range, most.line_chars, call),
     }
 }
 
@@ -252,7 +272,7 @@ fn footer(range: &Range, shown: &Shown, at: &Position, all_counted: bool) -> Str
     )
 }
 
-fn bytes(mut file: File, byte: u64, line_chars: usize, call: &Call<'_>) -> io::Result<View> {
+fn bytes(mut file: File, byte: u64, most: usize, call: &Call<'_>) -> io::Result<View> {
     let size = file.metadata()?.len();
     if byte >= size {
         let footer = format!(
@@ -266,14 +286,14 @@ fn bytes(mut file: File, byte: u64, line_chars: usize, call: &Call<'_>) -> io::R
     }
     file.seek(SeekFrom::Start(byte))?;
     let mut part = Vec::new();
-    file.take(line_chars as u64 + 3).read_to_end(&mut part)?;
+    file.take(most as u64 + 3).read_to_end(&mut part)?;
     // Neither begin nor end inside a character, where the text is UTF-8.
     let skip = part
         .iter()
         .take(3)
         .take_while(|b| **b & 0xc0 == 0x80)
         .count();
-    let mut end = part.len().min(line_chars);
+    let mut end = part.len().min(most);
     while end > skip && part.get(end).is_some_and(|b| b & 0xc0 == 0x80) {
         end -= 1;
     }
@@ -304,6 +324,11 @@ mod tests {
     use super::*;
     use std::io::Write;
 
+    const MOST: Most = Most {
+        line_chars: 40,
+        bytes: 2_000,
+    };
+
     fn file(bytes: &[u8]) -> File {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(bytes).unwrap();
@@ -317,7 +342,7 @@ mod tests {
             key: "path",
             value: "f",
         };
-        let view = view(file(bytes), &range, 40, &call).unwrap();
+        let view = view(file(bytes), &range, MOST, &call).unwrap();
         (view.source.head, view.footer)
     }
 
@@ -406,7 +431,8 @@ mod tests {
             key: "path",
             value: "f",
         };
-        let view = view(file(text.as_bytes()), &from(1, None), 2_000, &call).unwrap();
+        let most = Most::for_caps(Caps::for_window(131_072));
+        let view = view(file(text.as_bytes()), &from(1, None), most, &call).unwrap();
         assert!(view.source.head.len() < 2 * KEEP_CHARS);
         assert_eq!(view.footer, "");
         let kept = view.source.head.matches('\n').count();

@@ -8,13 +8,13 @@ use super::call::{EditArgs, WriteArgs};
 use super::edit::apply;
 use super::files::{self, FileError};
 use super::output::{Meta, Output};
-use super::paths::{Resolved, Resolver};
+use super::paths::{Access, Reach, Resolved, Resolver};
 use super::text::decode;
 use crate::limits::EDIT_BYTES_MAX;
 
-pub fn write(args: &WriteArgs, resolver: &Resolver) -> Output {
+pub fn write(args: &WriteArgs, resolver: &Resolver, reach: Reach) -> Output {
     let done = resolver
-        .resolve(&args.path)
+        .resolve_within(&args.path, Access::Change, reach)
         .map_err(|error| error.to_string())
         .and_then(|resolved| Ok((write_file(args, &resolved)?, resolved)));
     match done {
@@ -58,9 +58,9 @@ fn write_file(args: &WriteArgs, resolved: &Resolved) -> Result<String, String> {
     })
 }
 
-pub fn edit(args: &EditArgs, resolver: &Resolver) -> Output {
+pub fn edit(args: &EditArgs, resolver: &Resolver, reach: Reach) -> Output {
     let done = resolver
-        .resolve(&args.path)
+        .resolve_within(&args.path, Access::Change, reach)
         .map_err(|error| error.to_string())
         .and_then(|resolved| Ok((edit_file(args, &resolved)?, resolved)));
     match done {
@@ -133,7 +133,7 @@ mod tests {
     #[test]
     fn every_byte_outside_an_edit_stays_or_the_edit_is_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let resolver = Resolver::new(dir.path(), None, &[]).unwrap();
+        let resolver = Resolver::new(dir.path(), None, &[], None).unwrap();
         // File, its bytes, old, new, the bytes after (none: refused and unchanged), what is said.
         type Case = (
             &'static str,
@@ -238,6 +238,7 @@ mod tests {
                     edits,
                 },
                 &resolver,
+                Reach::Workspace,
             );
             assert_eq!(
                 output.ok,
@@ -262,7 +263,7 @@ mod tests {
     #[test]
     fn write_makes_directories_and_says_what_it_did() {
         let dir = tempfile::tempdir().unwrap();
-        let resolver = Resolver::new(dir.path(), None, &[]).unwrap();
+        let resolver = Resolver::new(dir.path(), None, &[], None).unwrap();
         let write = |path: &str, content: &str| {
             let output = write(
                 &WriteArgs {
@@ -270,6 +271,7 @@ mod tests {
                     content: content.into(),
                 },
                 &resolver,
+                Reach::Workspace,
             );
             (output.ok, output.source.head)
         };

@@ -34,9 +34,15 @@ pub struct Confinement {
 }
 
 pub struct WritableMounts {
-    /// The working directory too.
+    /// The working directory.
     pub workspace: CString,
-    pub temporary: CString,
+    pub mounts: Vec<Mount>,
+}
+
+/// `source` seen at `target`, writable. Often the same.
+pub struct Mount {
+    pub source: CString,
+    pub target: CString,
 }
 
 /// Capabilities that root keeps: to work on files of any owner, as it does outside. They reach
@@ -174,8 +180,12 @@ impl WritableMounts {
             }
         };
         mount(None, c"/", libc::MS_REC | libc::MS_PRIVATE)?;
-        for path in [&self.workspace, &self.temporary] {
-            mount(Some(path), path, libc::MS_BIND | libc::MS_REC)?;
+        for bind in &self.mounts {
+            mount(
+                Some(&bind.source),
+                &bind.target,
+                libc::MS_BIND | libc::MS_REC,
+            )?;
         }
         let read_only = MountAttr {
             set: MOUNT_ATTR_RDONLY,
@@ -189,8 +199,8 @@ impl WritableMounts {
             clear: MOUNT_ATTR_RDONLY,
             ..read_only
         };
-        for path in [&self.workspace, &self.temporary] {
-            set_mount(path, 0, &writable)?;
+        for bind in &self.mounts {
+            set_mount(&bind.target, 0, &writable)?;
         }
         // The working directory was opened below the old mount.
         // SAFETY: a string that ends in NUL.
@@ -278,6 +288,19 @@ fn write_file(path: &CStr, text: &CStr) -> Result<(), ()> {
 pub(super) fn prefer_for_oom() {
     // Not allowed everywhere, and only a preference.
     let _ = write_file(c"/proc/self/oom_score_adj", c"800");
+}
+
+/// Nothing that a library of this process has open reaches the command.
+pub(super) fn close_on_exec_from(first: u32) {
+    // SAFETY: plain integers. Descriptors are marked, not closed: until exec they serve.
+    unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            first,
+            u32::MAX,
+            libc::CLOSE_RANGE_CLOEXEC,
+        );
+    }
 }
 
 /// The shell ends when the thread that runs it does.

@@ -16,7 +16,7 @@ use std::time::Duration;
 mod linux;
 
 #[cfg(target_os = "linux")]
-pub use linux::{Check, Confinement, Namespaces, Report, WritableMounts, landlock_abi};
+pub use linux::{Check, Confinement, Mount, Namespaces, Report, WritableMounts, landlock_abi};
 
 /// A resource limit, as `setrlimit` takes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +64,7 @@ impl Steps {
         }
         #[cfg(target_os = "linux")]
         {
+            linux::close_on_exec_from(3);
             linux::prefer_for_oom();
             if let Some(confinement) = &self.confinement {
                 confinement.enter()?;

@@ -15,7 +15,7 @@ use landlock::{
 
 use super::{Active, Layer, Network, Sandbox, SandboxConfig, roots, seccomp};
 use crate::tools::os::{
-    self, Check, Confinement, Namespaces, Report, Steps, WritableMounts, effective_group,
+    self, Check, Confinement, Mount, Namespaces, Report, Steps, WritableMounts, effective_group,
     effective_user, explain, landlock_abi,
 };
 
@@ -44,6 +44,8 @@ fn build(config: &SandboxConfig) -> Result<Sandbox, String> {
     let mut readable = roots::readable(&config.environment, &workspace);
     readable.extend(config.also_readable.iter().filter(|p| p.exists()).cloned());
 
+    fs::create_dir_all(temporary.join("shm")).map_err(|e| format!("temporary directory: {e}"))?;
+
     let ground = ProbeGround::new(&workspace, &temporary, &readable)?;
     let abi = landlock_abi();
     let rules = Rules {
@@ -68,7 +70,7 @@ fn build(config: &SandboxConfig) -> Result<Sandbox, String> {
         filters,
     };
     let network_namespace = choose_namespaces(&mut confinement, config.network, &ground);
-    let read_only_mounts = choose_mounts(&mut confinement, &rules, &ground);
+    let (read_only_mounts, tmp_is_temporary) = choose_mounts(&mut confinement, &rules, &ground);
 
     let confinement = Arc::new(confinement);
     let verified = verify(&confinement, config.network, &ground);
@@ -83,6 +85,7 @@ fn build(config: &SandboxConfig) -> Result<Sandbox, String> {
         active,
         readable,
         temporary: Some(temporary),
+        tmp_is_temporary,
         confinement: Some(confinement),
     })
 }
@@ -135,7 +138,8 @@ fn ruleset(rules: &Rules<'_>, network: Network) -> Result<RulesetCreated, landlo
     }
     // Everything but making devices: a device node is a way to anything.
     let work = all & !(AccessFs::MakeChar | AccessFs::MakeBlock);
-    for path in [rules.workspace, rules.temporary] {
+    // The directory that is seen as /dev/shm is reached without passing through its parent.
+    for path in [rules.workspace, rules.temporary, &rules.shared_memory()] {
         created = grant(created, path, work)?;
     }
     Ok(created)
@@ -189,23 +193,73 @@ fn choose_namespaces(
     Layer::Off(why)
 }
 
-fn choose_mounts(confinement: &mut Confinement, rules: &Rules<'_>, ground: &ProbeGround) -> Layer {
+/// Everything read-only but what is writable, with `/tmp` and `/dev/shm` of the command's own.
+/// Returns whether `/tmp` is.
+fn choose_mounts(
+    confinement: &mut Confinement,
+    rules: &Rules<'_>,
+    ground: &ProbeGround,
+) -> (Layer, bool) {
     if confinement.namespaces == Namespaces::None {
-        return Layer::Off("needs namespaces".into());
+        return (Layer::Off("needs namespaces".into()), false);
     }
-    let (Ok(workspace), Ok(temporary)) = (c_path(rules.workspace), c_path(rules.temporary)) else {
-        return Layer::Off("a path holds a NUL".into());
-    };
-    confinement.writable_mounts = Some(WritableMounts {
-        workspace,
-        temporary,
-    });
-    match ground.starts(confinement) {
-        Ok(()) => Layer::On("read-only outside the workspace".into()),
-        Err(why) => {
-            confinement.writable_mounts = None;
-            Layer::Off(why)
+    let own_tmp = rules.hidden_by(Path::new("/tmp")).is_none();
+    let mut why = String::new();
+    for own_tmp in [own_tmp, false] {
+        match rules.mounts(own_tmp) {
+            Ok(mounts) => confinement.writable_mounts = Some(mounts),
+            Err(error) => return (Layer::Off(error), false),
         }
+        match ground.starts(confinement) {
+            Ok(()) if own_tmp => {
+                return (
+                    Layer::On("read-only outside the workspace, /tmp its own".into()),
+                    true,
+                );
+            }
+            Ok(()) => return (Layer::On("read-only outside the workspace".into()), false),
+            Err(error) => why = error,
+        }
+    }
+    confinement.writable_mounts = None;
+    (Layer::Off(why), false)
+}
+
+impl Rules<'_> {
+    /// What of ours lies below `dir`, and would be gone if something else were mounted there.
+    fn hidden_by(&self, dir: &Path) -> Option<&Path> {
+        let dir = dir.canonicalize().ok()?;
+        let ours = [self.workspace, self.temporary].into_iter();
+        let mut all = ours.chain(self.readable.iter().map(PathBuf::as_path));
+        all.find(|path| path.canonicalize().is_ok_and(|path| path.starts_with(&dir)))
+    }
+
+    fn shared_memory(&self) -> PathBuf {
+        self.temporary.join("shm")
+    }
+
+    fn mounts(&self, own_tmp: bool) -> Result<WritableMounts, String> {
+        let mount = |source: &Path, target: &Path| -> Result<Mount, String> {
+            Ok(Mount {
+                source: c_path(source)?,
+                target: c_path(target)?,
+            })
+        };
+        let mut mounts = vec![
+            mount(self.workspace, self.workspace)?,
+            mount(self.temporary, self.temporary)?,
+        ];
+        let shm = Path::new("/dev/shm");
+        if shm.is_dir() && self.hidden_by(shm).is_none() {
+            mounts.push(mount(&self.shared_memory(), shm)?);
+        }
+        if own_tmp {
+            mounts.push(mount(self.temporary, Path::new("/tmp"))?);
+        }
+        Ok(WritableMounts {
+            workspace: c_path(self.workspace)?,
+            mounts,
+        })
     }
 }
 

@@ -93,6 +93,7 @@ pub struct Sandbox {
     active: Active,
     readable: Vec<PathBuf>,
     temporary: Option<PathBuf>,
+    tmp_is_temporary: bool,
     #[cfg(target_os = "linux")]
     confinement: Option<std::sync::Arc<super::os::Confinement>>,
 }
@@ -124,6 +125,7 @@ impl Sandbox {
             active,
             readable: Vec::new(),
             temporary: None,
+            tmp_is_temporary: false,
             #[cfg(target_os = "linux")]
             confinement: None,
         }
@@ -147,6 +149,11 @@ impl Sandbox {
     /// Where commands may put temporary files.
     pub fn temporary(&self) -> Option<&Path> {
         self.temporary.as_deref()
+    }
+
+    /// Whether commands see that directory as `/tmp`, too.
+    pub fn tmp_is_temporary(&self) -> bool {
+        self.tmp_is_temporary
     }
 
     /// Adds the confinement to what a child does before it becomes the command.
