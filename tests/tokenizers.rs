@@ -8,7 +8,8 @@ use models::gguf::Gguf;
 use models::tokenizer::{Specials, Tokenizer};
 
 fn check(path: &Path, golden: &str) -> Tokenizer {
-    let texts: Vec<String> = serde_json::from_str(include_str!("golden/tokenizer/texts.json")).unwrap();
+    let texts: Vec<String> =
+        serde_json::from_str(include_str!("golden/tokenizer/texts.json")).unwrap();
     let ids: Vec<Vec<u32>> = serde_json::from_str(golden).unwrap();
     assert_eq!(texts.len(), ids.len());
     let tokenizer = Tokenizer::from_gguf(&Gguf::open(path).unwrap()).unwrap();
@@ -16,7 +17,10 @@ fn check(path: &Path, golden: &str) -> Tokenizer {
         assert_eq!(tokenizer.encode(text, Specials::Parse), *want, "{text:?}");
         assert_eq!(tokenizer.decode(want), *text);
         let plain = tokenizer.encode(text, Specials::Plain);
-        assert!(plain.iter().all(|&id| !tokenizer.is_control(id)), "{text:?}");
+        assert!(
+            plain.iter().all(|&id| !tokenizer.is_control(id)),
+            "{text:?}"
+        );
         assert_eq!(tokenizer.decode(&plain), *text);
     }
     tokenizer
@@ -24,9 +28,16 @@ fn check(path: &Path, golden: &str) -> Tokenizer {
 
 #[test]
 fn smollm2_agrees_with_the_reference() {
-    let tokenizer = check(&common::smollm2(), include_str!("golden/tokenizer/smollm2.json"));
+    let tokenizer = check(
+        &common::smollm2(),
+        include_str!("golden/tokenizer/smollm2.json"),
+    );
     assert_eq!(tokenizer.vocab_size(), 49_152);
-    assert!(tokenizer.warnings().is_empty(), "{:?}", tokenizer.warnings());
+    assert!(
+        tokenizer.warnings().is_empty(),
+        "{:?}",
+        tokenizer.warnings()
+    );
     let end = tokenizer.control_id("<|im_end|>").unwrap();
     assert!(tokenizer.is_end(end) && tokenizer.eos() == Some(end));
     assert!(tokenizer.is_end(tokenizer.control_id("<|endoftext|>").unwrap()));
@@ -36,7 +47,12 @@ fn smollm2_agrees_with_the_reference() {
     let text = include_str!("golden/tokenizer/texts.json").repeat(300);
     let started = std::time::Instant::now();
     let ids = tokenizer.encode(&text, Specials::Plain);
-    println!("{} bytes, {} ids in {:?}", text.len(), ids.len(), started.elapsed());
+    println!(
+        "{} bytes, {} ids in {:?}",
+        text.len(),
+        ids.len(),
+        started.elapsed()
+    );
     assert!(started.elapsed().as_secs() < 10, "far too slow");
 }
 
@@ -44,6 +60,9 @@ fn smollm2_agrees_with_the_reference() {
 #[ignore = "needs OSTLER_TEST_QWEN2, the path of a Qwen2.5 GGUF"]
 fn qwen2_agrees_with_the_reference() {
     let path = std::env::var_os("OSTLER_TEST_QWEN2").expect("OSTLER_TEST_QWEN2 names a GGUF");
-    let tokenizer = check(Path::new(&path), include_str!("golden/tokenizer/qwen2.json"));
+    let tokenizer = check(
+        Path::new(&path),
+        include_str!("golden/tokenizer/qwen2.json"),
+    );
     assert!(tokenizer.is_end(tokenizer.control_id("<|im_end|>").unwrap()));
 }

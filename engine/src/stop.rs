@@ -41,7 +41,9 @@ impl StopMatcher {
     /// No strings at all is fine: everything is let through.
     pub fn new(strings: &[Vec<u8>]) -> Result<Self, StopError> {
         if strings.len() > STOP_STRINGS_MAX {
-            return Err(StopError::TooMany { have: strings.len() });
+            return Err(StopError::TooMany {
+                have: strings.len(),
+            });
         }
         for (index, string) in strings.iter().enumerate() {
             match string.len() {
@@ -52,7 +54,12 @@ impl StopMatcher {
         }
         let patterns: Arc<[Pattern]> = strings.iter().map(|s| Pattern::new(s)).collect();
         let states = vec![0; patterns.len()];
-        Ok(Self { patterns, states, held: Vec::new(), matched: None })
+        Ok(Self {
+            patterns,
+            states,
+            held: Vec::new(),
+            matched: None,
+        })
     }
 
     /// Takes the bytes of one token and gives the bytes that may be shown. After a match nothing
@@ -118,13 +125,20 @@ impl Pattern {
             border += usize::from(bytes[i] == bytes[border]);
             borders[i + 1] = border;
         }
-        Self { bytes: bytes.to_vec(), borders }
+        Self {
+            bytes: bytes.to_vec(),
+            borders,
+        }
     }
 
     /// From how many of the first bytes were there to how many are there with `byte`; all of them
     /// is a match.
     pub(crate) fn step(&self, state: usize, byte: u8) -> usize {
-        let mut state = if state == self.bytes.len() { self.borders[state] } else { state };
+        let mut state = if state == self.bytes.len() {
+            self.borders[state]
+        } else {
+            state
+        };
         while state > 0 && self.bytes[state] != byte {
             state = self.borders[state];
         }
@@ -140,7 +154,10 @@ mod tests {
     fn run(stops: &[&str], tokens: &[&str]) -> (String, Option<usize>) {
         let stops: Vec<Vec<u8>> = stops.iter().map(|s| s.as_bytes().to_vec()).collect();
         let mut matcher = StopMatcher::new(&stops).unwrap();
-        let mut shown: Vec<u8> = tokens.iter().flat_map(|t| matcher.push(t.as_bytes())).collect();
+        let mut shown: Vec<u8> = tokens
+            .iter()
+            .flat_map(|t| matcher.push(t.as_bytes()))
+            .collect();
         shown.extend(matcher.finish());
         (String::from_utf8(shown).unwrap(), matcher.matched())
     }
@@ -161,7 +178,11 @@ mod tests {
             (&[], &["any", "thing"], "anything", None),
         ];
         for (stops, tokens, shown, matched) in rows {
-            assert_eq!(run(stops, tokens), (shown.to_string(), *matched), "{stops:?} {tokens:?}");
+            assert_eq!(
+                run(stops, tokens),
+                (shown.to_string(), *matched),
+                "{stops:?} {tokens:?}"
+            );
         }
     }
 
@@ -179,9 +200,23 @@ mod tests {
     fn what_cannot_be_a_stop_string_is_refused() {
         let long = vec![b'x'; STOP_BYTES_MAX + 1];
         for (strings, want) in [
-            (vec![b"a".to_vec(), Vec::new()], StopError::Empty { index: 1 }),
-            (vec![long], StopError::TooLong { index: 0, have: STOP_BYTES_MAX + 1 }),
-            (vec![b"a".to_vec(); STOP_STRINGS_MAX + 1], StopError::TooMany { have: STOP_STRINGS_MAX + 1 }),
+            (
+                vec![b"a".to_vec(), Vec::new()],
+                StopError::Empty { index: 1 },
+            ),
+            (
+                vec![long],
+                StopError::TooLong {
+                    index: 0,
+                    have: STOP_BYTES_MAX + 1,
+                },
+            ),
+            (
+                vec![b"a".to_vec(); STOP_STRINGS_MAX + 1],
+                StopError::TooMany {
+                    have: STOP_STRINGS_MAX + 1,
+                },
+            ),
         ] {
             assert_eq!(StopMatcher::new(&strings).unwrap_err(), want);
         }
@@ -193,7 +228,11 @@ mod tests {
             let ends = |s: &&(usize, &Vec<u8>)| text[..end].ends_with(s.1);
             let all: Vec<(usize, &Vec<u8>)> = stops.iter().enumerate().collect();
             // The longest; of equal ones the first.
-            if let Some((index, stop)) = all.iter().filter(ends).min_by_key(|(i, s)| (usize::MAX - s.len(), *i)) {
+            if let Some((index, stop)) = all
+                .iter()
+                .filter(ends)
+                .min_by_key(|(i, s)| (usize::MAX - s.len(), *i))
+            {
                 return (text[..end - stop.len()].to_vec(), Some(*index));
             }
         }

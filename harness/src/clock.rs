@@ -17,8 +17,16 @@ pub fn now_s() -> u64 {
 pub fn freeze() -> FrozenClock {
     let now = jiff::Zoned::now();
     let part = |n: i8| u32::from(n.unsigned_abs());
-    let date = Date { year: i32::from(now.year()), month: part(now.month()), day: part(now.day()) };
-    let time = Time { hour: part(now.hour()), minute: part(now.minute()), second: part(now.second()) };
+    let date = Date {
+        year: i32::from(now.year()),
+        month: part(now.month()),
+        day: part(now.day()),
+    };
+    let time = Time {
+        hour: part(now.hour()),
+        minute: part(now.minute()),
+        second: part(now.second()),
+    };
     FrozenClock::new(date, time).unwrap_or_default()
 }
 

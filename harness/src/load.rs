@@ -83,7 +83,11 @@ pub fn load_file(
     };
     let (label, begun) = (format!("loading {name}"), Once::new());
     let loaded = models::load(path, &loading, &|step| {
-        if let Loading::Weights { done_bytes, total_bytes } = step {
+        if let Loading::Weights {
+            done_bytes,
+            total_bytes,
+        } = step
+        {
             begun.call_once(|| progress.begin(&label, Some(total_bytes), 0));
             progress.advance_to(done_bytes);
         }
@@ -101,25 +105,50 @@ pub fn load_file(
         context_tokens: options.context_tokens,
         kv_bytes: options.kv_room.map(|room| match room {
             KvRoom::Bytes(bytes) => bytes,
-            KvRoom::Tokens(tokens) => (tokens.div_ceil(models::BLOCK_TOKENS) as u64 + 2) * block_bytes,
+            KvRoom::Tokens(tokens) => {
+                (tokens.div_ceil(models::BLOCK_TOKENS) as u64 + 2) * block_bytes
+            }
         }),
     };
-    let engine = EngineConfig { context, ..EngineConfig::default() };
+    let engine = EngineConfig {
+        context,
+        ..EngineConfig::default()
+    };
     let engine = Engine::start(loaded.forward, tokenizer.clone(), engine)?;
     let format = ChatFormat::new(tokenizer, template);
-    let model = Arc::new(ChatModel { name, engine, format, dialect });
-    Ok(Loaded { model, config: loaded.config, warnings })
+    let model = Arc::new(ChatModel {
+        name,
+        engine,
+        format,
+        dialect,
+    });
+    Ok(Loaded {
+        model,
+        config: loaded.config,
+        warnings,
+    })
 }
 
 /// The model's own template, or ChatML where it has none that works.
-fn template(source: Option<&str>, tokenizer: &Tokenizer, warnings: &mut Vec<String>) -> Result<ChatTemplate> {
+fn template(
+    source: Option<&str>,
+    tokenizer: &Tokenizer,
+    warnings: &mut Vec<String>,
+) -> Result<ChatTemplate> {
     let text = |id: Option<u32>| {
         let literal = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
         id.map(literal).unwrap_or_default()
     };
     let Some(source) = source else {
         warnings.push("the model has no chat template; ChatML is used".to_owned());
-        return Ok(ChatTemplate::fallback(&text(tokenizer.bos()), &text(tokenizer.eos()))?);
+        return Ok(ChatTemplate::fallback(
+            &text(tokenizer.bos()),
+            &text(tokenizer.eos()),
+        )?);
     };
-    Ok(ChatTemplate::new(source, &text(tokenizer.bos()), &text(tokenizer.eos()))?)
+    Ok(ChatTemplate::new(
+        source,
+        &text(tokenizer.bos()),
+        &text(tokenizer.eos()),
+    )?)
 }

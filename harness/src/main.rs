@@ -12,7 +12,9 @@ fn main() -> ExitCode {
         stdout: std::io::stdout().is_terminal(),
         stderr: std::io::stderr().is_terminal(),
     };
-    let env = Env::collect(|name| std::env::var_os(name), terminals)
-        .map(|env| Env { variables: std::env::vars_os().collect(), ..env });
+    let env = Env::collect(|name| std::env::var_os(name), terminals).map(|env| Env {
+        variables: std::env::vars_os().collect(),
+        ..env
+    });
     ExitCode::from(harness::cli::main(env, std::env::args_os()))
 }

@@ -29,7 +29,8 @@ const NAMES: &[(&str, usize)] = &[
 #[test]
 #[ignore = "needs llama.cpp's vocabularies"]
 fn ids_are_those_of_llama_cpp() {
-    let folder = std::env::var_os("OSTLER_LLAMA_VOCABS").expect("OSTLER_LLAMA_VOCABS names the folder");
+    let folder =
+        std::env::var_os("OSTLER_LLAMA_VOCABS").expect("OSTLER_LLAMA_VOCABS names the folder");
     let folder = PathBuf::from(folder);
     let mut wrong = Vec::new();
     for (name, count) in NAMES {
@@ -38,13 +39,18 @@ fn ids_are_those_of_llama_cpp() {
         let gguf = Gguf::open(&path).unwrap();
         let tokenizer = Tokenizer::from_gguf(&gguf).unwrap();
         let loaded = started.elapsed();
-        let read = |end: &str| std::fs::read_to_string(path.with_extension(format!("gguf.{end}"))).unwrap();
+        let read = |end: &str| {
+            std::fs::read_to_string(path.with_extension(format!("gguf.{end}"))).unwrap()
+        };
         let (texts, ids) = (read("inp"), read("out"));
         // The texts have one more, empty, behind the last separator.
         let rows: Vec<(&str, &str)> = texts.split(SEPARATOR).zip(ids.lines()).collect();
         let mut good = 0;
         for (text, ids) in &rows {
-            let want: Vec<u32> = ids.split_whitespace().map(|id| id.parse().unwrap()).collect();
+            let want: Vec<u32> = ids
+                .split_whitespace()
+                .map(|id| id.parse().unwrap())
+                .collect();
             let got = tokenizer.encode(text, Specials::Plain);
             if got == want {
                 good += 1;
@@ -53,8 +59,17 @@ fn ids_are_those_of_llama_cpp() {
             }
             assert_eq!(tokenizer.decode(&got), *text, "{name}");
         }
-        println!("{name}: {good}/{} right, loaded in {loaded:?}, {:?}", rows.len(), tokenizer.warnings());
+        println!(
+            "{name}: {good}/{} right, loaded in {loaded:?}, {:?}",
+            rows.len(),
+            tokenizer.warnings()
+        );
         assert!(rows.len() >= *count, "{name} has {} texts", rows.len());
     }
-    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} wrong:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
 }

@@ -12,7 +12,8 @@ pub fn smollm2() -> PathBuf {
     if let Some(path) = std::env::var_os("OSTLER_TEST_MODEL") {
         return PathBuf::from(path);
     }
-    let env = Env::collect(|name| std::env::var_os(name), Terminals::default()).expect("a sound environment");
+    let env = Env::collect(|name| std::env::var_os(name), Terminals::default())
+        .expect("a sound environment");
     ensure_default_model(&env, Arc::new(StderrProgress::new(false)))
         .unwrap_or_else(|error| panic!("the default model is needed for this test: {error}"))
 }

@@ -7,7 +7,9 @@ use serde_json::{Value, json};
 
 use super::error::brief;
 use super::{GrammarError, GrammarVocabulary, Rule, schema, tools};
-use crate::limits::{COMPILE_STACK_BYTES, LOCATE_ATTEMPTS_MAX, RULE_TEXT_BYTES_MAX, WHITE_SPACE_MAX};
+use crate::limits::{
+    COMPILE_STACK_BYTES, LOCATE_ATTEMPTS_MAX, RULE_TEXT_BYTES_MAX, WHITE_SPACE_MAX,
+};
 
 /// A compiled rule, to be cloned for each use, and what its schema said that has no effect.
 pub(super) struct Compiled {
@@ -21,7 +23,8 @@ pub(super) fn rule(vocabulary: &GrammarVocabulary, rule: &Rule) -> Result<Compil
         Rule::JsonSchema(value) => {
             let mut value = value.clone();
             let warnings = schema::check(&mut value)?;
-            let matcher = schema_matcher(factory, &value).map_err(|why| locate(factory, &value, why))?;
+            let matcher =
+                schema_matcher(factory, &value).map_err(|why| locate(factory, &value, why))?;
             Ok(Compiled { matcher, warnings })
         }
         Rule::Call(call) => {
@@ -31,8 +34,18 @@ pub(super) fn rule(vocabulary: &GrammarVocabulary, rule: &Rule) -> Result<Compil
                 .map_err(|why| GrammarError::Rule { what: "tools", why })?;
             Ok(Compiled { matcher, warnings })
         }
-        Rule::Lark(text) => text_matcher(factory, "Lark grammar", text, TopLevelGrammar::from_lark(text.clone())),
-        Rule::Regex(text) => text_matcher(factory, "regular expression", text, TopLevelGrammar::from_regex(text)),
+        Rule::Lark(text) => text_matcher(
+            factory,
+            "Lark grammar",
+            text,
+            TopLevelGrammar::from_lark(text.clone()),
+        ),
+        Rule::Regex(text) => text_matcher(
+            factory,
+            "regular expression",
+            text,
+            TopLevelGrammar::from_regex(text),
+        ),
     })
 }
 
@@ -56,9 +69,15 @@ fn on_a_deep_stack<T: Send>(
             .name("grammar".into())
             .stack_size(COMPILE_STACK_BYTES)
             .spawn_scoped(scope, work)
-            .map_err(|e| GrammarError::TooComplex { why: format!("no thread to compile on: {e}") })?
+            .map_err(|e| GrammarError::TooComplex {
+                why: format!("no thread to compile on: {e}"),
+            })?
             .join()
-            .unwrap_or_else(|_| Err(GrammarError::TooComplex { why: "the compiler gave up".into() }))
+            .unwrap_or_else(|_| {
+                Err(GrammarError::TooComplex {
+                    why: "the compiler gave up".into(),
+                })
+            })
     })
 }
 
@@ -73,11 +92,16 @@ fn text_matcher(
         return Err(GrammarError::Rule { what, why });
     }
     let matcher = matcher(factory, grammar).map_err(|why| GrammarError::Rule { what, why })?;
-    Ok(Compiled { matcher, warnings: Vec::new() })
+    Ok(Compiled {
+        matcher,
+        warnings: Vec::new(),
+    })
 }
 
 fn matcher(factory: &ParserFactory, grammar: TopLevelGrammar) -> Result<Matcher, String> {
-    let parser = factory.create_parser(grammar).map_err(|e| brief(&e.to_string()))?;
+    let parser = factory
+        .create_parser(grammar)
+        .map_err(|e| brief(&e.to_string()))?;
     let mut matcher = Matcher::new(Ok(parser));
     // The first mask builds the lexer's first states; what is too complex shows here.
     matcher.compute_mask().map_err(|e| brief(&e.to_string()))?;
@@ -102,7 +126,10 @@ pub(super) fn with_options(schema: &Value) -> Value {
 }
 
 fn schema_matcher(factory: &ParserFactory, value: &Value) -> Result<Matcher, String> {
-    matcher(factory, TopLevelGrammar::from_json_schema(with_options(value)))
+    matcher(
+        factory,
+        TopLevelGrammar::from_json_schema(with_options(value)),
+    )
 }
 
 /// The place and the keyword that the compiler refuses. Its message names neither, so the schemas
@@ -110,10 +137,14 @@ fn schema_matcher(factory: &ParserFactory, value: &Value) -> Result<Matcher, Str
 fn locate(factory: &ParserFactory, root: &Value, why: String) -> GrammarError {
     let mut attempts = 0;
     let mut failing = (String::new(), root.clone(), why);
-    let defs: Vec<(&str, &Value)> =
-        ["$defs", "definitions"].iter().filter_map(|k| Some((*k, root.get(*k)?))).collect();
+    let defs: Vec<(&str, &Value)> = ["$defs", "definitions"]
+        .iter()
+        .filter_map(|k| Some((*k, root.get(*k)?)))
+        .collect();
     'down: loop {
-        let Value::Object(map) = &failing.1 else { break };
+        let Value::Object(map) = &failing.1 else {
+            break;
+        };
         for (segment, child) in schema::children(map) {
             attempts += 1;
             if attempts > LOCATE_ATTEMPTS_MAX {
@@ -138,8 +169,15 @@ fn locate(factory: &ParserFactory, root: &Value, why: String) -> GrammarError {
 
 /// The keyword without which `node` compiles.
 fn culprit(factory: &ParserFactory, node: &Value, attempts: &mut usize) -> String {
-    let Value::Object(map) = node else { return "schema".into() };
-    let skip = |key: &str| matches!(key, "type" | "$defs" | "definitions" | "title" | "description");
+    let Value::Object(map) = node else {
+        return "schema".into();
+    };
+    let skip = |key: &str| {
+        matches!(
+            key,
+            "type" | "$defs" | "definitions" | "title" | "description"
+        )
+    };
     for key in map.keys().filter(|key| !skip(key)) {
         *attempts += 1;
         if *attempts > LOCATE_ATTEMPTS_MAX {

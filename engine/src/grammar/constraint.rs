@@ -26,7 +26,10 @@ pub struct Constraint {
 
 enum State {
     Free(Search),
-    Held { matcher: Matcher, mask: Option<TokenMask> },
+    Held {
+        matcher: Matcher,
+        mask: Option<TokenMask>,
+    },
     Ended,
 }
 
@@ -56,33 +59,61 @@ impl std::fmt::Debug for Constraint {
             State::Held { .. } => "held",
             State::Ended => "ended",
         };
-        f.debug_struct("Constraint").field("state", &state).finish_non_exhaustive()
+        f.debug_struct("Constraint")
+            .field("state", &state)
+            .finish_non_exhaustive()
     }
 }
 
 impl Constraint {
     /// Compiles all rules of `spec`.
-    pub fn new(vocabulary: &Arc<GrammarVocabulary>, spec: &GrammarSpec) -> Result<Self, GrammarError> {
-        let rules: Arc<[Compiled]> =
-            spec.rules.iter().map(|rule| compile::rule(vocabulary, rule)).collect::<Result<_, _>>()?;
+    pub fn new(
+        vocabulary: &Arc<GrammarVocabulary>,
+        spec: &GrammarSpec,
+    ) -> Result<Self, GrammarError> {
+        let rules: Arc<[Compiled]> = spec
+            .rules
+            .iter()
+            .map(|rule| compile::rule(vocabulary, rule))
+            .collect::<Result<_, _>>()?;
         let triggers: Vec<(Trigger, Pattern)> = match &spec.start {
             Start::AtOnce => Vec::new(),
-            Start::Triggers(list) => list.iter().map(|t| (t.clone(), Pattern::new(&t.text))).collect(),
+            Start::Triggers(list) => list
+                .iter()
+                .map(|t| (t.clone(), Pattern::new(&t.text)))
+                .collect(),
         };
-        if triggers.iter().any(|(t, _)| t.text.is_empty() || t.rule >= rules.len()) || rules.is_empty() {
-            return Err(GrammarError::Bug("a trigger is empty or names no rule".into()));
+        if triggers
+            .iter()
+            .any(|(t, _)| t.text.is_empty() || t.rule >= rules.len())
+            || rules.is_empty()
+        {
+            return Err(GrammarError::Bug(
+                "a trigger is empty or names no rule".into(),
+            ));
         }
         let state = match &spec.start {
-            Start::AtOnce => State::Held { matcher: rules[0].matcher.clone(), mask: None },
+            Start::AtOnce => State::Held {
+                matcher: rules[0].matcher.clone(),
+                mask: None,
+            },
             Start::Triggers(_) => State::Free(Search::new(triggers.len())),
         };
         let (vocabulary, triggers, after) = (vocabulary.clone(), triggers.into(), spec.after);
-        Ok(Self { vocabulary, rules, triggers, after, state })
+        Ok(Self {
+            vocabulary,
+            rules,
+            triggers,
+            after,
+            state,
+        })
     }
 
     /// What the schemas said that has no effect.
     pub fn warnings(&self) -> impl Iterator<Item = &str> {
-        self.rules.iter().flat_map(|rule| rule.warnings.iter().map(String::as_str))
+        self.rules
+            .iter()
+            .flat_map(|rule| rule.warnings.iter().map(String::as_str))
     }
 
     /// Whether the answer is held to a rule now.
@@ -95,7 +126,9 @@ impl Constraint {
     pub fn mask(&mut self) -> Result<Option<&TokenMask>, GrammarError> {
         match &mut self.state {
             State::Free(_) => Ok(None),
-            State::Ended => Err(GrammarError::Bug("a mask was asked for after the end".into())),
+            State::Ended => Err(GrammarError::Bug(
+                "a mask was asked for after the end".into(),
+            )),
             State::Held { matcher, mask } => {
                 if mask.is_none() {
                     let bits = matcher.compute_mask_or_eos().map_err(too_complex)?;
@@ -125,7 +158,11 @@ impl Constraint {
                 *mask = None;
                 matcher.consume_token(id).map_err(too_complex)?;
                 let complete = matcher.is_stopped();
-                Ok(if complete { self.complete() } else { Verdict::Taken })
+                Ok(if complete {
+                    self.complete()
+                } else {
+                    Verdict::Taken
+                })
             }
         }
     }
@@ -158,17 +195,27 @@ impl Constraint {
     /// same token is read by its rule, and what follows the rule is free again.
     fn search(&self, search: &mut Search, bytes: &[u8]) -> Result<Option<Outcome>, GrammarError> {
         for (at, &byte) in bytes.iter().enumerate() {
-            let Some(index) = search.step(byte, &self.triggers) else { continue };
+            let Some(index) = search.step(byte, &self.triggers) else {
+                continue;
+            };
             let (trigger, _) = &self.triggers[index];
             let mut matcher = self.rules[trigger.rule].matcher.clone();
             let rest = &bytes[at + 1..];
-            let text = trigger.read.iter().chain(rest).copied().collect::<Vec<u8>>();
+            let text = trigger
+                .read
+                .iter()
+                .chain(rest)
+                .copied()
+                .collect::<Vec<u8>>();
             let read = match self.feed(&mut matcher, &text)? {
                 Some(read) => read,
                 None => return Ok(Some(Outcome::Refused)),
             };
             if !matcher.is_stopped() {
-                return Ok(Some(Outcome::State(State::Held { matcher, mask: None })));
+                return Ok(Some(Outcome::State(State::Held {
+                    matcher,
+                    mask: None,
+                })));
             }
             let left = &text[read..];
             return match self.after {
@@ -210,7 +257,10 @@ enum Outcome {
 
 impl Search {
     fn new(triggers: usize) -> Self {
-        Self { states: vec![0; triggers], ..Self::default() }
+        Self {
+            states: vec![0; triggers],
+            ..Self::default()
+        }
     }
 
     /// Takes a byte; gives the longest trigger that it completes at a place where it counts.
@@ -220,7 +270,9 @@ impl Search {
         }
         self.bytes += 1;
         let mut best: Option<usize> = None;
-        for (index, ((trigger, pattern), state)) in triggers.iter().zip(&mut self.states).enumerate() {
+        for (index, ((trigger, pattern), state)) in
+            triggers.iter().zip(&mut self.states).enumerate()
+        {
             *state = pattern.step(*state, byte);
             let length = trigger.text.len();
             if *state < length {
@@ -238,5 +290,7 @@ impl Search {
 }
 
 fn too_complex(error: impl std::fmt::Display) -> GrammarError {
-    GrammarError::TooComplex { why: brief(&error.to_string()) }
+    GrammarError::TooComplex {
+        why: brief(&error.to_string()),
+    }
 }

@@ -6,7 +6,11 @@ use kernels::Blame;
 pub enum GrammarError {
     /// A JSON schema that cannot be enforced. `path` is a JSON pointer from the schema's root.
     #[error("schema at {path}: {keyword}: {why}")]
-    Schema { path: String, keyword: String, why: String },
+    Schema {
+        path: String,
+        keyword: String,
+        why: String,
+    },
     /// A Lark grammar or a regular expression that does not compile.
     #[error("{what}: {why}")]
     Rule { what: &'static str, why: String },

@@ -11,28 +11,84 @@ use crate::limits::{SCHEMA_DEPTH_MAX, SCHEMA_NODES_MAX, SCHEMA_TEXT_BYTES_MAX};
 
 /// Keywords that restrict and that llguidance 1.9 enforces.
 const ENFORCED: &[&str] = &[
-    "anyOf", "oneOf", "allOf", "$ref", "const", "enum", "type", "items", "additionalItems",
-    "prefixItems", "minItems", "maxItems", "properties", "additionalProperties",
-    "patternProperties", "required", "minProperties", "maxProperties", "minLength", "maxLength",
-    "pattern", "format", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "const",
+    "enum",
+    "type",
+    "items",
+    "additionalItems",
+    "prefixItems",
+    "minItems",
+    "maxItems",
+    "properties",
+    "additionalProperties",
+    "patternProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "format",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
 ];
 
 /// Keywords that restrict and that nothing here can enforce.
 const REFUSED: &[&str] = &[
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems",
-    "propertyNames", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedItems",
-    "unevaluatedProperties", "$dynamicRef", "$recursiveRef",
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "propertyNames",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
 ];
 
 /// Keywords that say something to people or to tools.
 const SILENT: &[&str] = &[
-    "$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary",
-    "$comment", "$defs", "definitions", "title", "description", "default", "example", "examples",
-    "deprecated", "readOnly", "writeOnly", "contentMediaType", "contentEncoding", "contentSchema",
+    "$schema",
+    "$id",
+    "id",
+    "$anchor",
+    "$dynamicAnchor",
+    "$recursiveAnchor",
+    "$vocabulary",
+    "$comment",
+    "$defs",
+    "definitions",
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentMediaType",
+    "contentEncoding",
+    "contentSchema",
     "strict",
 ];
 
-const TYPES: &[&str] = &["null", "boolean", "number", "integer", "string", "array", "object"];
+const TYPES: &[&str] = &[
+    "null", "boolean", "number", "integer", "string", "array", "object",
+];
 
 /// Where schemas are inside a schema.
 const ONE: &[&str] = &["items", "additionalItems", "additionalProperties"];
@@ -69,10 +125,19 @@ pub(super) fn fault(path: &str, keyword: &str, why: impl Into<String>) -> Gramma
     // The end of a path says more than its start.
     let chars = path.chars().count();
     let path = match chars > PATH_CHARS_MAX {
-        true => format!("...{}", path.chars().skip(chars - PATH_CHARS_MAX).collect::<String>()),
+        true => format!(
+            "...{}",
+            path.chars()
+                .skip(chars - PATH_CHARS_MAX)
+                .collect::<String>()
+        ),
         false => format!("#{path}"),
     };
-    GrammarError::Schema { path, keyword: keyword.to_owned(), why: why.into() }
+    GrammarError::Schema {
+        path,
+        keyword: keyword.to_owned(),
+        why: why.into(),
+    }
 }
 
 const PATH_CHARS_MAX: usize = 120;
@@ -92,10 +157,18 @@ pub(super) fn children(map: &Map<String, Value>) -> Vec<(String, &Value)> {
         let key = key.as_str();
         match value {
             Value::Array(list) if LIST.contains(&key) => {
-                found.extend(list.iter().enumerate().map(|(i, v)| (format!("{key}/{i}"), v)));
+                found.extend(
+                    list.iter()
+                        .enumerate()
+                        .map(|(i, v)| (format!("{key}/{i}"), v)),
+                );
             }
             Value::Object(named) if NAMED.contains(&key) => {
-                found.extend(named.iter().map(|(k, v)| (format!("{key}/{}", escape(k)), v)));
+                found.extend(
+                    named
+                        .iter()
+                        .map(|(k, v)| (format!("{key}/{}", escape(k)), v)),
+                );
             }
             value if ONE.contains(&key) => found.push((key.to_owned(), value)),
             _ => {}
@@ -115,12 +188,20 @@ fn check_size(schema: &Value) -> Result<(), GrammarError> {
             return Err(fault(&path_to(schema, depth), key, why));
         }
         if nodes > SCHEMA_NODES_MAX {
-            return Err(fault("", "schema", format!("more than {SCHEMA_NODES_MAX} values; use a smaller schema")));
+            return Err(fault(
+                "",
+                "schema",
+                format!("more than {SCHEMA_NODES_MAX} values; use a smaller schema"),
+            ));
         }
         match node {
             Value::String(text) if text.len() > SCHEMA_TEXT_BYTES_MAX && key != "description" => {
                 let have = text.len();
-                return Err(fault("", key, format!("a text of {have} bytes; need at most {SCHEMA_TEXT_BYTES_MAX}")));
+                return Err(fault(
+                    "",
+                    key,
+                    format!("a text of {have} bytes; need at most {SCHEMA_TEXT_BYTES_MAX}"),
+                ));
             }
             Value::Array(list) => stack.extend(list.iter().map(|v| (depth + 1, key, v))),
             Value::Object(map) => stack.extend(map.iter().map(|(k, v)| (depth + 1, k.as_str(), v))),
@@ -141,10 +222,17 @@ fn path_to(schema: &Value, depth: usize) -> String {
         }
         match node {
             Value::Array(list) => {
-                stack.extend(list.iter().enumerate().map(|(i, v)| (at + 1, join(&path, &i.to_string()), v)));
+                stack.extend(
+                    list.iter()
+                        .enumerate()
+                        .map(|(i, v)| (at + 1, join(&path, &i.to_string()), v)),
+                );
             }
             Value::Object(map) => {
-                stack.extend(map.iter().map(|(k, v)| (at + 1, join(&path, &escape(k)), v)));
+                stack.extend(
+                    map.iter()
+                        .map(|(k, v)| (at + 1, join(&path, &escape(k)), v)),
+                );
             }
             _ => {}
         }
@@ -162,7 +250,11 @@ fn check_node(
         match key.as_str() {
             "uniqueItems" if value == false => {}
             key if REFUSED.contains(&key) => {
-                return Err(fault(path, key, "this keyword cannot be enforced; leave it out"));
+                return Err(fault(
+                    path,
+                    key,
+                    "this keyword cannot be enforced; leave it out",
+                ));
             }
             "type" => check_type(path, value)?,
             "enum" if value.as_array().is_none_or(|list| list.is_empty()) => {
@@ -182,14 +274,18 @@ fn check_node(
                 return Err(fault(path, key, "need a list of strings"));
             }
             key if ENFORCED.contains(&key) || SILENT.contains(&key) || key.starts_with("x-") => {}
-            key => warnings.push(format!("schema at #{path}: {key:?} is not a keyword of JSON Schema and has no effect")),
+            key => warnings.push(format!(
+                "schema at #{path}: {key:?} is not a keyword of JSON Schema and has no effect"
+            )),
         }
     }
     Ok(())
 }
 
 fn is_list_of_strings(value: &Value) -> bool {
-    value.as_array().is_some_and(|list| list.iter().all(Value::is_string))
+    value
+        .as_array()
+        .is_some_and(|list| list.iter().all(Value::is_string))
 }
 
 fn check_type(path: &str, value: &Value) -> Result<(), GrammarError> {
@@ -197,7 +293,11 @@ fn check_type(path: &str, value: &Value) -> Result<(), GrammarError> {
     let types = value.as_array().map_or(one, Vec::as_slice);
     let known = |t: &Value| t.as_str().is_some_and(|t| TYPES.contains(&t));
     if types.is_empty() || !types.iter().all(known) {
-        return Err(fault(path, "type", format!("need one or some of {}, have {value}", TYPES.join(", "))));
+        return Err(fault(
+            path,
+            "type",
+            format!("need one or some of {}, have {value}", TYPES.join(", ")),
+        ));
     }
     Ok(())
 }
@@ -210,23 +310,43 @@ fn check_ref(path: &str, value: &Value, root: &Value) -> Result<(), GrammarError
     let mut seen: Vec<&str> = Vec::new();
     let mut reference = first;
     loop {
-        let Some(pointer) = reference.strip_prefix('#').filter(|p| p.is_empty() || p.starts_with('/')) else {
-            let why = format!("need a place in this schema (#/$defs/...), have {reference:?}; nothing is fetched");
+        let Some(pointer) = reference
+            .strip_prefix('#')
+            .filter(|p| p.is_empty() || p.starts_with('/'))
+        else {
+            let why = format!(
+                "need a place in this schema (#/$defs/...), have {reference:?}; nothing is fetched"
+            );
             return Err(fault(path, "$ref", why));
         };
         if pointer.contains(['~', '%']) {
-            return Err(fault(path, "$ref", format!("escapes in {reference:?} are not supported; rename the definition")));
+            return Err(fault(
+                path,
+                "$ref",
+                format!("escapes in {reference:?} are not supported; rename the definition"),
+            ));
         }
         let Some(target) = root.pointer(pointer) else {
             return Err(fault(path, "$ref", format!("{reference:?} leads nowhere")));
         };
         if seen.contains(&reference) {
-            return Err(fault(path, "$ref", format!("{reference:?} leads only to itself")));
+            return Err(fault(
+                path,
+                "$ref",
+                format!("{reference:?} leads only to itself"),
+            ));
         }
         seen.push(reference);
         // Only a chain of bare references can go round without saying anything.
-        let only_ref = |m: &&Map<String, Value>| m.keys().all(|k| k == "$ref" || SILENT.contains(&k.as_str()));
-        match target.as_object().filter(only_ref).and_then(|m| m.get("$ref")?.as_str()) {
+        let only_ref = |m: &&Map<String, Value>| {
+            m.keys()
+                .all(|k| k == "$ref" || SILENT.contains(&k.as_str()))
+        };
+        match target
+            .as_object()
+            .filter(only_ref)
+            .and_then(|m| m.get("$ref")?.as_str())
+        {
             Some(next) => reference = next,
             None => return Ok(()),
         }

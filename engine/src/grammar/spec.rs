@@ -64,7 +64,11 @@ pub enum Place {
 impl GrammarSpec {
     /// The whole answer follows the rule.
     pub fn at_once(rule: Rule) -> Self {
-        Self { rules: vec![rule], start: Start::AtOnce, after: After::End }
+        Self {
+            rules: vec![rule],
+            start: Start::AtOnce,
+            after: After::End,
+        }
     }
 
     /// The whole answer is JSON that the schema accepts.
@@ -75,7 +79,16 @@ impl GrammarSpec {
     /// The answer is free until `trigger` appears; then `rule` follows it; then it is free again.
     pub fn triggered(trigger: impl Into<Vec<u8>>, rule: Rule) -> Self {
         let (text, place) = (trigger.into(), Place::Anywhere);
-        let trigger = Trigger { text, place, rule: 0, read: Vec::new() };
-        Self { rules: vec![rule], start: Start::Triggers(vec![trigger]), after: After::Free }
+        let trigger = Trigger {
+            text,
+            place,
+            rule: 0,
+            read: Vec::new(),
+        };
+        Self {
+            rules: vec![rule],
+            start: Start::Triggers(vec![trigger]),
+            after: After::Free,
+        }
     }
 }

@@ -36,8 +36,25 @@ impl TokenBytes for Words {
 fn vocabulary() -> Arc<GrammarVocabulary> {
     let mut words: Vec<Vec<u8>> = (0..=255u8).map(|b| vec![b]).collect();
     for word in [
-        "<|end|>", "<|start|>", "{\"", "\": ", "\", \"", "\"}", "name", "<tool_call>", "</tool_call>", "call>x",
-        "call>{", "}\n", "```", "true", "12", "e\": \"", "}}", "}\n</", "hello",
+        "<|end|>",
+        "<|start|>",
+        "{\"",
+        "\": ",
+        "\", \"",
+        "\"}",
+        "name",
+        "<tool_call>",
+        "</tool_call>",
+        "call>x",
+        "call>{",
+        "}\n",
+        "```",
+        "true",
+        "12",
+        "e\": \"",
+        "}}",
+        "}\n</",
+        "hello",
     ] {
         words.push(word.into());
     }
@@ -68,7 +85,9 @@ fn accepts(vocabulary: &Arc<GrammarVocabulary>, spec: &GrammarSpec, text: &str) 
                 }
             }
         }
-        let Some((id, verdict)) = taken else { return false };
+        let Some((id, verdict)) = taken else {
+            return false;
+        };
         rest = &rest[tokens.bytes(id).len()..];
         if verdict == Verdict::Complete {
             return rest.is_empty();
@@ -78,7 +97,11 @@ fn accepts(vocabulary: &Arc<GrammarVocabulary>, spec: &GrammarSpec, text: &str) 
 }
 
 fn schema_accepts(schema: &Value, text: &str) -> bool {
-    accepts(&vocabulary(), &GrammarSpec::json_schema(schema.clone()), text)
+    accepts(
+        &vocabulary(),
+        &GrammarSpec::json_schema(schema.clone()),
+        text,
+    )
 }
 
 /// Keys came out in alphabetical order; `anyOf` with null, constants and patterns were passed over.
@@ -94,18 +117,58 @@ fn schemas_are_enforced() {
         "required": ["age", "tag", "mail"], "additionalProperties": false});
     let tag = r#""tag": "ø\"\\\n""#;
     let rows: &[(&Value, &str, bool)] = &[
-        (&order, r#"{"reason": "r", "answer": 12, "aaa": true}"#, true),
+        (
+            &order,
+            r#"{"reason": "r", "answer": 12, "aaa": true}"#,
+            true,
+        ),
         (&order, r#"{"reason":"r","answer":-1,"aaa":false}"#, true),
-        (&order, "{\n  \"reason\": \"r\",\n  \"answer\": 1,\n  \"aaa\": true\n}", true),
-        (&order, r#"{"aaa": true, "answer": 1, "reason": "r"}"#, false),
-        (&order, r#"{"reason": "too long", "answer": 1, "aaa": true}"#, false),
+        (
+            &order,
+            "{\n  \"reason\": \"r\",\n  \"answer\": 1,\n  \"aaa\": true\n}",
+            true,
+        ),
+        (
+            &order,
+            r#"{"aaa": true, "answer": 1, "reason": "r"}"#,
+            false,
+        ),
+        (
+            &order,
+            r#"{"reason": "too long", "answer": 1, "aaa": true}"#,
+            false,
+        ),
         (&order, r#"{"answer": 1}"#, false),
-        (&order, r#"{"reason": "r", "answer": 1, "aaa": true, "b": 1}"#, false),
-        (&mixed, &format!(r#"{{"age": null, {tag}, "mail": "a@b.org"}}"#), true),
-        (&mixed, &format!(r#"{{"age": 120, {tag}, "mail": "a@b.org"}}"#), true),
-        (&mixed, &format!(r#"{{"age": 121, {tag}, "mail": "a@b.org"}}"#), false),
-        (&mixed, r#"{"age": 1, "tag": "o", "mail": "a@b.org"}"#, false),
-        (&mixed, &format!(r#"{{"age": 1, {tag}, "mail": "a@b.com"}}"#), false),
+        (
+            &order,
+            r#"{"reason": "r", "answer": 1, "aaa": true, "b": 1}"#,
+            false,
+        ),
+        (
+            &mixed,
+            &format!(r#"{{"age": null, {tag}, "mail": "a@b.org"}}"#),
+            true,
+        ),
+        (
+            &mixed,
+            &format!(r#"{{"age": 120, {tag}, "mail": "a@b.org"}}"#),
+            true,
+        ),
+        (
+            &mixed,
+            &format!(r#"{{"age": 121, {tag}, "mail": "a@b.org"}}"#),
+            false,
+        ),
+        (
+            &mixed,
+            r#"{"age": 1, "tag": "o", "mail": "a@b.org"}"#,
+            false,
+        ),
+        (
+            &mixed,
+            &format!(r#"{{"age": 1, {tag}, "mail": "a@b.com"}}"#),
+            false,
+        ),
     ];
     for (schema, text, want) in rows {
         assert_eq!(schema_accepts(schema, text), *want, "{text}");
@@ -120,28 +183,63 @@ fn schemas_are_enforced() {
 #[test]
 fn schemas_that_work() {
     let rows: &[(Value, &str, &str)] = &[
-        (json!({"type": "object", "properties": {"k": {"type": "string", "pattern": "\\S"}}, "required": ["k"]}),
-            r#"{"k": " x "}"#, r#"{"k": "  "}"#),
-        (json!({"type": "object", "properties": {"o": {"type": "object", "properties":
+        (
+            json!({"type": "object", "properties": {"k": {"type": "string", "pattern": "\\S"}}, "required": ["k"]}),
+            r#"{"k": " x "}"#,
+            r#"{"k": "  "}"#,
+        ),
+        (
+            json!({"type": "object", "properties": {"o": {"type": "object", "properties":
             {"s": {"type": "string", "pattern": "^[a-z]+$"}}, "required": ["s"]}}, "required": ["o"]}),
-            r#"{"o": {"s": "ab"}}"#, r#"{"o": {"s": "A"}}"#),
-        (json!({"type": "object", "properties": {"o": {"type": "object", "properties":
-            {"s": {"type": "string", "maxLength": 2000}}}}}), r#"{"o": {"s": "ab"}}"#, r#"{"o": {"s": 1}}"#),
-        (json!({"type": "string", "pattern": "^(b+)+$"}), r#""bbb""#, r#""bab""#),
-        (json!({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false}),
-            r#"[1, "a"]"#, r#"[1, "a", 2]"#),
+            r#"{"o": {"s": "ab"}}"#,
+            r#"{"o": {"s": "A"}}"#,
+        ),
+        (
+            json!({"type": "object", "properties": {"o": {"type": "object", "properties":
+            {"s": {"type": "string", "maxLength": 2000}}}}}),
+            r#"{"o": {"s": "ab"}}"#,
+            r#"{"o": {"s": 1}}"#,
+        ),
+        (
+            json!({"type": "string", "pattern": "^(b+)+$"}),
+            r#""bbb""#,
+            r#""bab""#,
+        ),
+        (
+            json!({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string"}], "items": false}),
+            r#"[1, "a"]"#,
+            r#"[1, "a", 2]"#,
+        ),
         (json!({"type": "integer", "multipleOf": 7}), "14", "15"),
-        (json!({"type": "string", "format": "date"}), r#""2024-02-29""#, r#""2024-13-01""#),
-        (json!({"type": "object", "additionalProperties": {"type": "integer"}}), r#"{"x": 1}"#, r#"{"x": "1"}"#),
-        (json!({"$defs": {"n": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}},
+        (
+            json!({"type": "string", "format": "date"}),
+            r#""2024-02-29""#,
+            r#""2024-13-01""#,
+        ),
+        (
+            json!({"type": "object", "additionalProperties": {"type": "integer"}}),
+            r#"{"x": 1}"#,
+            r#"{"x": "1"}"#,
+        ),
+        (
+            json!({"$defs": {"n": {"type": "object", "properties": {"next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}},
             "required": ["next"], "additionalProperties": false}}, "$ref": "#/$defs/n"}),
-            r#"{"next": {"next": null}}"#, r#"{"next": {}}"#),
-        (json!({"type": "array", "items": {"enum": ["a", 1, null]}, "uniqueItems": false}), r#"["a", 1, null]"#, "[2]"),
+            r#"{"next": {"next": null}}"#,
+            r#"{"next": {}}"#,
+        ),
+        (
+            json!({"type": "array", "items": {"enum": ["a", 1, null]}, "uniqueItems": false}),
+            r#"["a", 1, null]"#,
+            "[2]",
+        ),
         (json!(true), r#"{"any": [1, "x"]}"#, "nope"),
     ];
     for (schema, good, bad) in rows {
         assert!(schema_accepts(schema, good), "{schema} should take {good}");
-        assert!(!schema_accepts(schema, bad), "{schema} should not take {bad}");
+        assert!(
+            !schema_accepts(schema, bad),
+            "{schema} should not take {bad}"
+        );
     }
 }
 
@@ -151,33 +249,74 @@ fn schemas_that_work() {
 fn hostile_schemas_are_refused_by_path_and_keyword() {
     let vocabulary = vocabulary();
     vocabulary.factory().unwrap();
-    let within = |s: Value| json!({"type": "object", "properties": {"a/b": {"type": "array", "items": s}}});
+    let within =
+        |s: Value| json!({"type": "object", "properties": {"a/b": {"type": "array", "items": s}}});
     let mut deep = json!({"type": "string"});
     for _ in 0..2_500 {
         deep = json!({"type": "object", "properties": {"q": deep}});
     }
     let brackets = "(".repeat(20_000) + &")".repeat(20_000);
     let rows: Vec<(Value, &str, &str)> = vec![
-        (json!({"type": "string", "pattern": brackets}), "#", "pattern"),
-        (within(json!({"type": "string", "pattern": "^+[a-z]$"})), "#/properties/a~1b/items", "pattern"),
-        (json!({"type": "string", "pattern": "(?<=y)*"}), "#", "pattern"),
-        (within(json!({"type": "string", "pattern": "^(a{1000}){1000}$"})), "#/properties/a~1b/items", "pattern"),
+        (
+            json!({"type": "string", "pattern": brackets}),
+            "#",
+            "pattern",
+        ),
+        (
+            within(json!({"type": "string", "pattern": "^+[a-z]$"})),
+            "#/properties/a~1b/items",
+            "pattern",
+        ),
+        (
+            json!({"type": "string", "pattern": "(?<=y)*"}),
+            "#",
+            "pattern",
+        ),
+        (
+            within(json!({"type": "string", "pattern": "^(a{1000}){1000}$"})),
+            "#/properties/a~1b/items",
+            "pattern",
+        ),
         (json!({"$ref": "#/$defs/gone"}), "#", "$ref"),
-        (json!({"$defs": {"p": {"$ref": "#/$defs/q"}, "q": {"$ref": "#/$defs/p"}}, "$ref": "#/$defs/p"}), "#", "$ref"),
-        (within(json!({"$ref": "http://127.0.0.1:9/y.json"})), "#/properties/a~1b/items", "$ref"),
+        (
+            json!({"$defs": {"p": {"$ref": "#/$defs/q"}, "q": {"$ref": "#/$defs/p"}}, "$ref": "#/$defs/p"}),
+            "#",
+            "$ref",
+        ),
+        (
+            within(json!({"$ref": "http://127.0.0.1:9/y.json"})),
+            "#/properties/a~1b/items",
+            "$ref",
+        ),
         (json!({"$ref": "file:///etc/hostname"}), "#", "$ref"),
         (json!(false), "#", "schema"),
         (json!({"enum": []}), "#", "enum"),
         (json!({"type": "cough"}), "#", "type"),
         (json!({"type": 7}), "#", "type"),
-        (json!({"if": {"type": "integer"}, "then": {"minimum": 3}}), "#", "if"),
+        (
+            json!({"if": {"type": "integer"}, "then": {"minimum": 3}}),
+            "#",
+            "if",
+        ),
         (within(json!({"not": {}})), "#/properties/a~1b/items", "not"),
-        (within(json!({"type": "array", "uniqueItems": true})), "#/properties/a~1b/items", "uniqueItems"),
-        (within(json!({"type": "string", "format": "shoe-size"})), "#/properties/a~1b/items", "format"),
+        (
+            within(json!({"type": "array", "uniqueItems": true})),
+            "#/properties/a~1b/items",
+            "uniqueItems",
+        ),
+        (
+            within(json!({"type": "string", "format": "shoe-size"})),
+            "#/properties/a~1b/items",
+            "format",
+        ),
         (within(json!(7)), "#/properties/a~1b/items", "schema"),
         (json!({"properties": []}), "#", "properties"),
         (json!({"anyOf": {}}), "#", "anyOf"),
-        (json!({"type": "integer", "minimum": 5, "maximum": 2}), "#", "m"),
+        (
+            json!({"type": "integer", "minimum": 5, "maximum": 2}),
+            "#",
+            "m",
+        ),
         (json!({"type": "object", "required": "k"}), "#", "required"),
         (deep.clone(), "...", "q"),
     ];
@@ -185,8 +324,13 @@ fn hostile_schemas_are_refused_by_path_and_keyword() {
         let started = Instant::now();
         let error = Constraint::new(&vocabulary, &GrammarSpec::json_schema(schema)).unwrap_err();
         let elapsed = started.elapsed();
-        let GrammarError::Schema { path, keyword, why } = &error else { panic!("{error}") };
-        assert!(path.starts_with(want_path) && keyword.starts_with(want_keyword), "{error}");
+        let GrammarError::Schema { path, keyword, why } = &error else {
+            panic!("{error}")
+        };
+        assert!(
+            path.starts_with(want_path) && keyword.starts_with(want_keyword),
+            "{error}"
+        );
         assert!(why.len() < 500 && error.to_string().len() < 800, "{error}");
         assert_eq!(error.blame(), kernels::Blame::Caller);
         assert!(elapsed.as_millis() < 1_000, "{elapsed:?} for {error}");
@@ -199,7 +343,12 @@ fn words_that_are_no_keywords_are_named() {
         "x-guidance": {"lenient": true}});
     let constraint = Constraint::new(&vocabulary(), &GrammarSpec::json_schema(schema)).unwrap();
     let warnings: Vec<&str> = constraint.warnings().collect();
-    assert_eq!(warnings, ["schema at #/properties/a: \"nullable\" is not a keyword of JSON Schema and has no effect"]);
+    assert_eq!(
+        warnings,
+        [
+            "schema at #/properties/a: \"nullable\" is not a keyword of JSON Schema and has no effect"
+        ]
+    );
 }
 
 #[test]
@@ -241,7 +390,10 @@ fn control_tokens_are_never_inside_and_the_end_only_at_the_end() {
 }
 
 fn tool(name: &str, parameters: Value) -> Tool {
-    Tool { name: name.into(), parameters }
+    Tool {
+        name: name.into(),
+        parameters,
+    }
 }
 
 fn tools() -> ToolCallGrammar {
@@ -264,13 +416,22 @@ fn a_call_that_starts_is_well_formed() {
     let rows = [
         ("hello", true),
         (&format!("<tool_call>\n{call}\n</tool_call>"), true),
-        (&format!("hello <tool_call>{call}</tool_call> and <tool_call>{call}</tool_call>"), true),
-        (&format!("<tool_call>\n{call}\n</tool_call>\n<tool_call>\n{call}\n</tool_call>"), true),
+        (
+            &format!("hello <tool_call>{call}</tool_call> and <tool_call>{call}</tool_call>"),
+            true,
+        ),
+        (
+            &format!("<tool_call>\n{call}\n</tool_call>\n<tool_call>\n{call}\n</tool_call>"),
+            true,
+        ),
         (call, true),
         (&format!(" \n{call}\n{call}"), true),
         (&format!("```json\n{call}\n```"), true),
         (&format!("```\n{call}\n```\nhello"), true),
-        ("{\n  \"name\": \"run\",\n  \"arguments\": {\n    \"command\": \"ls\"\n  }\n}", true),
+        (
+            "{\n  \"name\": \"run\",\n  \"arguments\": {\n    \"command\": \"ls\"\n  }\n}",
+            true,
+        ),
         (&format!("hello\n```json\n{call}\n```"), true),
         (r#"{"name": "say \"hi\"", "arguments": {"any": [1]}}"#, true),
         // Data, not calls.
@@ -283,7 +444,10 @@ fn a_call_that_starts_is_well_formed() {
         (r#"{"name": "walk", "arguments": {}}"#, false),
         (r#"{"name": "run", "arguments": {}}"#, false),
         (r#"{"name": "run", "arguments": {"command": 1}}"#, false),
-        ("hello\n```json\n{\"name\": \"run\", \"arguments\": 1}\n```", false),
+        (
+            "hello\n```json\n{\"name\": \"run\", \"arguments\": 1}\n```",
+            false,
+        ),
         (&format!("<tool_call>{call}"), false),
     ];
     for (text, want) in rows {
@@ -297,7 +461,9 @@ fn a_token_that_breaks_a_call_at_once_is_refused() {
     let spec = tools().spec().unwrap().unwrap();
     let mut constraint = Constraint::new(&v, &spec).unwrap();
     let id = |text: &str| {
-        (0..v.tokens().vocab_size() as u32).find(|&i| v.tokens().bytes(i) == text.as_bytes()).unwrap()
+        (0..v.tokens().vocab_size() as u32)
+            .find(|&i| v.tokens().bytes(i) == text.as_bytes())
+            .unwrap()
     };
     for part in ["<", "t", "o", "o", "l", "_"] {
         assert_eq!(constraint.accept(id(part)).unwrap(), Verdict::Taken);
@@ -319,13 +485,20 @@ fn a_token_that_breaks_a_call_at_once_is_refused() {
 #[test]
 fn the_choice_of_tool_is_kept() {
     let v = vocabulary();
-    let with = |choice, parallel| ToolCallGrammar { choice, parallel, ..tools() };
+    let with = |choice, parallel| ToolCallGrammar {
+        choice,
+        parallel,
+        ..tools()
+    };
     let run = r#"<tool_call>{"name": "run", "arguments": {"command": "ls"}}</tool_call>"#;
     let say = r#"<tool_call>{"name": "say \"hi\"", "arguments": {}}</tool_call>"#;
     assert_eq!(with(ToolChoice::None, true).spec().unwrap(), None);
     let required = with(ToolChoice::Required, true).spec().unwrap().unwrap();
     let one = with(ToolChoice::Required, false).spec().unwrap().unwrap();
-    let named = with(ToolChoice::Named("run".into()), true).spec().unwrap().unwrap();
+    let named = with(ToolChoice::Named("run".into()), true)
+        .spec()
+        .unwrap()
+        .unwrap();
     let two = format!("{run}\n{say}");
     for (spec, text, want) in [
         (&required, run, true),
@@ -339,30 +512,68 @@ fn the_choice_of_tool_is_kept() {
     ] {
         assert_eq!(accepts(&v, spec, text), want, "{text}");
     }
-    let error = with(ToolChoice::Named("nope".into()), true).spec().unwrap_err();
-    assert_eq!(error.to_string(), "no tool is named \"nope\"; have run, say \"hi\"");
-    let empty = ToolCallGrammar { tools: vec![], ..tools() };
+    let error = with(ToolChoice::Named("nope".into()), true)
+        .spec()
+        .unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "no tool is named \"nope\"; have run, say \"hi\""
+    );
+    let empty = ToolCallGrammar {
+        tools: vec![],
+        ..tools()
+    };
     assert_eq!(empty.spec().unwrap(), None);
-    assert!(ToolCallGrammar { choice: ToolChoice::Required, ..empty }.spec().is_err());
+    assert!(
+        ToolCallGrammar {
+            choice: ToolChoice::Required,
+            ..empty
+        }
+        .spec()
+        .is_err()
+    );
 }
 
 #[test]
 fn one_odd_tool_does_not_spoil_the_others() {
     let v = vocabulary();
     let mut grammar = tools();
-    grammar.tools.push(tool("odd", json!({"type": "object", "properties": {"u": {"format": "shoe-size"}}})));
+    grammar.tools.push(tool(
+        "odd",
+        json!({"type": "object", "properties": {"u": {"format": "shoe-size"}}}),
+    ));
     let spec = grammar.spec().unwrap().unwrap();
     let constraint = Constraint::new(&v, &spec).unwrap();
-    assert!(constraint.warnings().any(|w| w.contains("tool \"odd\"") && w.contains("#/properties/u: format")));
-    assert!(accepts(&v, &spec, r#"<tool_call>{"name": "odd", "arguments": {"u": "44"}}</tool_call>"#));
-    assert!(!accepts(&v, &spec, r#"<tool_call>{"name": "run", "arguments": {}}</tool_call>"#));
+    assert!(
+        constraint
+            .warnings()
+            .any(|w| w.contains("tool \"odd\"") && w.contains("#/properties/u: format"))
+    );
+    assert!(accepts(
+        &v,
+        &spec,
+        r#"<tool_call>{"name": "odd", "arguments": {"u": "44"}}</tool_call>"#
+    ));
+    assert!(!accepts(
+        &v,
+        &spec,
+        r#"<tool_call>{"name": "run", "arguments": {}}</tool_call>"#
+    ));
 }
 
 #[test]
 fn a_marker_that_is_a_control_token_is_matched_as_one() {
     let v = vocabulary();
-    let style = CallStyle { open: "<|start|>".into(), close: "<|start|>".into(), ..CallStyle::tagged() };
-    let grammar = ToolCallGrammar { style, choice: ToolChoice::Named("run".into()), ..tools() };
+    let style = CallStyle {
+        open: "<|start|>".into(),
+        close: "<|start|>".into(),
+        ..CallStyle::tagged()
+    };
+    let grammar = ToolCallGrammar {
+        style,
+        choice: ToolChoice::Named("run".into()),
+        ..tools()
+    };
     let mut constraint = Constraint::new(&v, &grammar.spec().unwrap().unwrap()).unwrap();
     let mask = constraint.mask().unwrap().unwrap();
     assert!(mask.allows(CONTROL) && mask.count(1000) == 1);

@@ -103,16 +103,33 @@ impl ToolCallGrammar {
             }),
             ToolChoice::Required => {
                 let tools = self.tools.clone().into();
-                Ok(Some(GrammarSpec::at_once(self.rule(tools, true, &self.style.close, self.parallel))))
+                Ok(Some(GrammarSpec::at_once(self.rule(
+                    tools,
+                    true,
+                    &self.style.close,
+                    self.parallel,
+                ))))
             }
             ToolChoice::Named(name) => {
                 let tool = self.tools.iter().find(|t| t.name == *name).ok_or_else(|| {
                     let names: Vec<&str> = self.tools.iter().map(|t| t.name.as_str()).collect();
-                    let have = if names.is_empty() { "no tools".into() } else { names.join(", ") };
-                    GrammarError::UnknownTool { name: name.clone(), have }
+                    let have = if names.is_empty() {
+                        "no tools".into()
+                    } else {
+                        names.join(", ")
+                    };
+                    GrammarError::UnknownTool {
+                        name: name.clone(),
+                        have,
+                    }
                 })?;
                 let tools = Arc::new([tool.clone()]);
-                Ok(Some(GrammarSpec::at_once(self.rule(tools, true, &self.style.close, false))))
+                Ok(Some(GrammarSpec::at_once(self.rule(
+                    tools,
+                    true,
+                    &self.style.close,
+                    false,
+                ))))
             }
         }
     }
@@ -122,7 +139,11 @@ impl ToolCallGrammar {
             tools,
             name_key: self.style.name_key.clone(),
             arguments_key: self.style.arguments_key.clone(),
-            before: if opens { self.style.open.clone() } else { String::new() },
+            before: if opens {
+                self.style.open.clone()
+            } else {
+                String::new()
+            },
             after: after.to_owned(),
             repeat,
         })
@@ -136,20 +157,38 @@ impl ToolCallGrammar {
         let mut triggers = Vec::new();
         if !self.style.open.is_empty() {
             let text = self.style.open.clone().into_bytes();
-            triggers.push(Trigger { text, place: Place::Anywhere, rule: 0, read: Vec::new() });
+            triggers.push(Trigger {
+                text,
+                place: Place::Anywhere,
+                rule: 0,
+                read: Vec::new(),
+            });
         }
         if self.style.bare || self.style.open.is_empty() {
             self.bare_triggers(&mut triggers);
         }
-        let after = if self.parallel { After::Free } else { After::End };
-        GrammarSpec { rules, start: Start::Triggers(triggers), after }
+        let after = if self.parallel {
+            After::Free
+        } else {
+            After::End
+        };
+        GrammarSpec {
+            rules,
+            start: Start::Triggers(triggers),
+            after,
+        }
     }
 
     fn bare_triggers(&self, triggers: &mut Vec<Trigger>) {
         let key = json!(self.style.name_key).to_string();
         let mut push = |fence: &str, read: String, place: Place, rule: usize| {
             let text = format!("{fence}{read}").into_bytes();
-            triggers.push(Trigger { text, place, rule, read: read.into_bytes() });
+            triggers.push(Trigger {
+                text,
+                place,
+                rule,
+                read: read.into_bytes(),
+            });
         };
         for brace in BRACES {
             push("", format!("{brace}{key}"), Place::Opening, 1);
@@ -174,9 +213,18 @@ pub(super) fn lark(
     warnings: &mut Vec<String>,
 ) -> Result<String, GrammarError> {
     let tokens = vocabulary.tokens();
-    let mut text = String::from(if rule.repeat { "start: one (WS? one)*\n" } else { "start: one\n" });
+    let mut text = String::from(if rule.repeat {
+        "start: one (WS? one)*\n"
+    } else {
+        "start: one\n"
+    });
     let names: Vec<String> = (0..rule.tools.len()).map(|i| format!("call_{i}")).collect();
-    let _ = writeln!(text, "one: {} call {}", marker(tokens, &rule.before, false), marker(tokens, &rule.after, true));
+    let _ = writeln!(
+        text,
+        "one: {} call {}",
+        marker(tokens, &rule.before, false),
+        marker(tokens, &rule.after, true)
+    );
     let _ = writeln!(text, "call: {}", names.join(" | "));
     for (i, tool) in rule.tools.iter().enumerate() {
         let key = |key: &str| quoted(&json!(key).to_string());
@@ -206,7 +254,11 @@ fn marker(tokens: &dyn TokenBytes, marker: &str, closes: bool) -> String {
         Some(id) => format!("<[{id}]>"),
         None => quoted(marker),
     };
-    if closes { format!("WS? {marker}") } else { format!("{marker} WS?") }
+    if closes {
+        format!("WS? {marker}")
+    } else {
+        format!("{marker} WS?")
+    }
 }
 
 /// A string of the Lark dialect, which has JSON's escapes.
@@ -225,16 +277,26 @@ fn arguments(
         _ => return Ok(with_options(&any)),
     };
     let says_what = |key: &str| schema.get(key).is_some();
-    if !["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"].into_iter().any(says_what) {
+    if !["type", "$ref", "anyOf", "oneOf", "allOf", "enum", "const"]
+        .into_iter()
+        .any(says_what)
+    {
         schema["type"] = "object".into();
     }
     match compile::check_schema(vocabulary, &mut schema) {
         Ok(notes) => {
-            warnings.extend(notes.into_iter().map(|note| format!("tool {:?}: {note}", tool.name)));
+            warnings.extend(
+                notes
+                    .into_iter()
+                    .map(|note| format!("tool {:?}: {note}", tool.name)),
+            );
             Ok(with_options(&schema))
         }
         Err(error @ GrammarError::Schema { .. }) => {
-            warnings.push(format!("tool {:?}: {error}; any object is accepted as its arguments", tool.name));
+            warnings.push(format!(
+                "tool {:?}: {error}; any object is accepted as its arguments",
+                tool.name
+            ));
             Ok(with_options(&any))
         }
         Err(error) => Err(error),

@@ -21,14 +21,19 @@ pub struct GrammarVocabulary {
 
 impl std::fmt::Debug for GrammarVocabulary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("GrammarVocabulary").field("tokens", &self.tokens.vocab_size()).finish()
+        f.debug_struct("GrammarVocabulary")
+            .field("tokens", &self.tokens.vocab_size())
+            .finish()
     }
 }
 
 impl GrammarVocabulary {
     /// Cheap: the trie is built when the first grammar asks for it.
     pub fn new(tokens: Arc<dyn TokenBytes>) -> Self {
-        Self { tokens, factory: OnceLock::new() }
+        Self {
+            tokens,
+            factory: OnceLock::new(),
+        }
     }
 
     pub fn tokens(&self) -> &dyn TokenBytes {
@@ -36,7 +41,10 @@ impl GrammarVocabulary {
     }
 
     pub(super) fn factory(&self) -> Result<&ParserFactory, GrammarError> {
-        self.factory.get_or_init(|| build(&*self.tokens)).as_ref().map_err(Clone::clone)
+        self.factory
+            .get_or_init(|| build(&*self.tokens))
+            .as_ref()
+            .map_err(Clone::clone)
     }
 }
 
@@ -60,7 +68,10 @@ impl TokenizerEnv for Env {
 fn build(tokens: &dyn TokenBytes) -> Result<ParserFactory, GrammarError> {
     let vocab = tokens.vocab_size() as u32;
     let ends: Vec<u32> = (0..vocab).filter(|&id| tokens.is_end(id)).collect();
-    let first = tokens.eos().filter(|&id| id < vocab).or(ends.first().copied());
+    let first = tokens
+        .eos()
+        .filter(|&id| id < vocab)
+        .or(ends.first().copied());
     let first = first.ok_or(GrammarError::NoEndToken)?;
     let words: Vec<Vec<u8>> = (0..vocab)
         .map(|id| match tokens.bytes(id) {

@@ -35,15 +35,26 @@ impl Candidates {
             false => -FLOOR,
         };
         // An infinite best logit leaves the infinite ones only.
-        let threshold = if max.is_finite() { max + temperature * floor } else { max };
+        let threshold = if max.is_finite() {
+            max + temperature * floor
+        } else {
+            max
+        };
         self.kept.clear();
         for (chunk, logits) in row.chunks(64).enumerate() {
             if max_of(logits) < threshold {
                 continue;
             }
             let first = (chunk * 64) as u32;
-            let above = logits.iter().zip(first..).filter(|(logit, _)| **logit >= threshold);
-            self.kept.extend(above.map(|(&logit, id)| Candidate { id, logit, weight: 0.0 }));
+            let above = logits
+                .iter()
+                .zip(first..)
+                .filter(|(logit, _)| **logit >= threshold);
+            self.kept.extend(above.map(|(&logit, id)| Candidate {
+                id,
+                logit,
+                weight: 0.0,
+            }));
         }
         if params.top_k > 0 && params.top_k < self.kept.len() {
             self.kept.select_nth_unstable_by(params.top_k, order);
@@ -51,7 +62,11 @@ impl Candidates {
             self.kept.sort_unstable_by(order);
         }
         for candidate in &mut self.kept {
-            let gap = if candidate.logit == max { 0.0 } else { (candidate.logit - max) / temperature };
+            let gap = if candidate.logit == max {
+                0.0
+            } else {
+                (candidate.logit - max) / temperature
+            };
             candidate.weight = f64::from(gap.exp());
         }
         if params.top_p < 1.0 {
@@ -118,7 +133,10 @@ fn max_of(values: &[f32]) -> f32 {
         }
     }
     let rest = chunks.remainder();
-    lanes.iter().chain(rest).fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m })
+    lanes
+        .iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |m, &v| if v > m { v } else { m })
 }
 
 /// The lowest id with the largest logit, and that logit; `None` where all are minus infinity.
@@ -142,7 +160,10 @@ pub(super) fn logprobs(logits: &[f32], chosen: u32, top: usize) -> Logprobs {
     let max = max_of(logits);
     let log_sum = match max.is_finite() {
         true => {
-            let sum: f64 = logits.iter().map(|&l| f64::from((finite_or_infinite(l) - max).exp())).sum();
+            let sum: f64 = logits
+                .iter()
+                .map(|&l| f64::from((finite_or_infinite(l) - max).exp()))
+                .sum();
             f64::from(max) + sum.ln()
         }
         // Infinite logits share everything.
@@ -157,7 +178,11 @@ pub(super) fn logprobs(logits: &[f32], chosen: u32, top: usize) -> Logprobs {
     let mut threshold = f32::NEG_INFINITY;
     for (id, &logit) in logits.iter().enumerate() {
         if top > 0 && logit > threshold {
-            best.push(Candidate { id: id as u32, logit, weight: 0.0 });
+            best.push(Candidate {
+                id: id as u32,
+                logit,
+                weight: 0.0,
+            });
             if best.len() > 2 * top {
                 best.select_nth_unstable_by(top, order);
                 best.truncate(top);
@@ -167,6 +192,11 @@ pub(super) fn logprobs(logits: &[f32], chosen: u32, top: usize) -> Logprobs {
     }
     best.sort_unstable_by(order);
     best.truncate(top);
-    let chosen = logits.get(chosen as usize).map_or(f32::NEG_INFINITY, |&l| logprob(l));
-    Logprobs { chosen, top: best.iter().map(|c| (c.id, logprob(c.logit))).collect() }
+    let chosen = logits
+        .get(chosen as usize)
+        .map_or(f32::NEG_INFINITY, |&l| logprob(l));
+    Logprobs {
+        chosen,
+        top: best.iter().map(|c| (c.id, logprob(c.logit))).collect(),
+    }
 }

@@ -6,15 +6,25 @@ use kernels::Blame;
 pub enum SampleError {
     /// A parameter outside its range.
     #[error("{name}: need {need}, have {have}")]
-    Parameter { name: &'static str, need: &'static str, have: String },
+    Parameter {
+        name: &'static str,
+        need: &'static str,
+        have: String,
+    },
     /// A bias for a token that the model does not have.
-    #[error("logit_bias: need token ids below {vocab}, have {id}; ids are of this model's vocabulary")]
+    #[error(
+        "logit_bias: need token ids below {vocab}, have {id}; ids are of this model's vocabulary"
+    )]
     BiasId { id: u32, vocab: usize },
     /// Nothing is left to choose from.
     #[error(
         "no token can be chosen: of {vocab} logits {nan} are no number, {masked} are forbidden by the grammar, the rest are minus infinity"
     )]
-    Nothing { vocab: usize, nan: usize, masked: usize },
+    Nothing {
+        vocab: usize,
+        nan: usize,
+        masked: usize,
+    },
 }
 
 impl SampleError {

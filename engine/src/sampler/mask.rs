@@ -13,7 +13,9 @@ impl TokenMask {
 
     pub fn from_ids(ids: &[u32]) -> Self {
         let words = ids.iter().max().map_or(0, |&id| id as usize / 32 + 1);
-        let mut mask = Self { words: vec![0; words] };
+        let mut mask = Self {
+            words: vec![0; words],
+        };
         for &id in ids {
             mask.words[id as usize / 32] |= 1 << (id % 32);
         }
@@ -21,14 +23,19 @@ impl TokenMask {
     }
 
     pub fn allows(&self, id: u32) -> bool {
-        self.words.get(id as usize / 32).is_some_and(|w| w & (1 << (id % 32)) != 0)
+        self.words
+            .get(id as usize / 32)
+            .is_some_and(|w| w & (1 << (id % 32)) != 0)
     }
 
     /// How many of the first `vocab` tokens are in the set.
     pub fn count(&self, vocab: usize) -> usize {
         let whole = vocab / 32;
         let full: u32 = self.words.iter().take(whole).map(|w| w.count_ones()).sum();
-        let rest = self.words.get(whole).map_or(0, |w| (w & !(u32::MAX << (vocab % 32))).count_ones());
+        let rest = self
+            .words
+            .get(whole)
+            .map_or(0, |w| (w & !(u32::MAX << (vocab % 32))).count_ones());
         (full + rest) as usize
     }
 
@@ -62,7 +69,15 @@ mod tests {
         mask.apply(&mut row);
         let left: Vec<usize> = (0..100).filter(|&i| row[i] == 1.0).collect();
         assert_eq!(left, [0, 31, 32, 70]);
-        assert_eq!((mask.count(100), mask.count(32), mask.count(33), mask.count(70)), (4, 2, 3, 3));
+        assert_eq!(
+            (
+                mask.count(100),
+                mask.count(32),
+                mask.count(33),
+                mask.count(70)
+            ),
+            (4, 2, 3, 3)
+        );
         assert!(mask.allows(70) && !mask.allows(71) && !mask.allows(u32::MAX));
         assert_eq!(TokenMask::from_ids(&[]).count(5), 0);
     }

@@ -66,7 +66,13 @@ impl Sampler {
     pub fn new(params: SamplingParams, vocab: usize, prompt: &[u32]) -> Result<Self, SampleError> {
         params.validate(vocab)?;
         let penalties = Penalties::new(&params, prompt);
-        Ok(Self { params, penalties, step: 0, row: Vec::new(), candidates: Candidates::default() })
+        Ok(Self {
+            params,
+            penalties,
+            step: 0,
+            row: Vec::new(),
+            candidates: Candidates::default(),
+        })
     }
 
     pub fn params(&self) -> &SamplingParams {
@@ -91,13 +97,24 @@ impl Sampler {
                 *logit = f32::NEG_INFINITY;
             }
         }
-        let id = self.choose(allowed.vetoed.len() as u64).ok_or_else(|| SampleError::Nothing {
-            vocab: logits.len(),
-            nan: nan_logits,
-            masked: allowed.mask.map_or(0, |m| logits.len() - m.count(logits.len())),
-        })?;
-        let logprobs = self.params.top_logprobs.map(|n| candidates::logprobs(logits, id, n));
-        Ok(Sampled { id, nan_logits, logprobs })
+        let id = self
+            .choose(allowed.vetoed.len() as u64)
+            .ok_or_else(|| SampleError::Nothing {
+                vocab: logits.len(),
+                nan: nan_logits,
+                masked: allowed
+                    .mask
+                    .map_or(0, |m| logits.len() - m.count(logits.len())),
+            })?;
+        let logprobs = self
+            .params
+            .top_logprobs
+            .map(|n| candidates::logprobs(logits, id, n));
+        Ok(Sampled {
+            id,
+            nan_logits,
+            logprobs,
+        })
     }
 
     fn choose(&mut self, attempt: u64) -> Option<u32> {
@@ -120,7 +137,11 @@ impl Sampler {
 /// Copies, with minus infinity for every NaN; says how many there were.
 fn copy_without_nan(logits: &[f32], row: &mut Vec<f32>) -> usize {
     row.clear();
-    row.extend(logits.iter().map(|&l| if l.is_nan() { f32::NEG_INFINITY } else { l }));
+    row.extend(
+        logits
+            .iter()
+            .map(|&l| if l.is_nan() { f32::NEG_INFINITY } else { l }),
+    );
     // Its own loop, so that both become vector code.
     logits.iter().map(|l| u32::from(l.is_nan())).sum::<u32>() as usize
 }

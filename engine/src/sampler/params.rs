@@ -52,7 +52,10 @@ impl Default for SamplingParams {
 impl SamplingParams {
     /// The best token always.
     pub fn greedy() -> Self {
-        Self { temperature: 0.0, ..Self::default() }
+        Self {
+            temperature: 0.0,
+            ..Self::default()
+        }
     }
 
     /// Whether there is nothing to draw.
@@ -65,26 +68,59 @@ impl SamplingParams {
     pub fn validate(&self, vocab: usize) -> Result<(), SampleError> {
         let fraction = |v: f32| (0.0..=1.0).contains(&v);
         let rows = [
-            ("temperature", self.temperature, "a number from 0 to 100", (0.0..=100.0).contains(&self.temperature)),
-            ("top_p", self.top_p, "a number from 0 to 1", fraction(self.top_p)),
-            ("min_p", self.min_p, "a number from 0 to 1", fraction(self.min_p)),
+            (
+                "temperature",
+                self.temperature,
+                "a number from 0 to 100",
+                (0.0..=100.0).contains(&self.temperature),
+            ),
+            (
+                "top_p",
+                self.top_p,
+                "a number from 0 to 1",
+                fraction(self.top_p),
+            ),
+            (
+                "min_p",
+                self.min_p,
+                "a number from 0 to 1",
+                fraction(self.min_p),
+            ),
             (
                 "repetition_penalty",
                 self.repetition_penalty,
                 "a number above 0, up to 100 (1 for none)",
                 self.repetition_penalty > 0.0 && self.repetition_penalty <= 100.0,
             ),
-            ("frequency_penalty", self.frequency_penalty, "a number from -100 to 100", self.frequency_penalty.abs() <= 100.0),
-            ("presence_penalty", self.presence_penalty, "a number from -100 to 100", self.presence_penalty.abs() <= 100.0),
+            (
+                "frequency_penalty",
+                self.frequency_penalty,
+                "a number from -100 to 100",
+                self.frequency_penalty.abs() <= 100.0,
+            ),
+            (
+                "presence_penalty",
+                self.presence_penalty,
+                "a number from -100 to 100",
+                self.presence_penalty.abs() <= 100.0,
+            ),
         ];
         for (name, have, need, good) in rows {
             if !good {
-                return Err(SampleError::Parameter { name, need, have: have.to_string() });
+                return Err(SampleError::Parameter {
+                    name,
+                    need,
+                    have: have.to_string(),
+                });
             }
         }
         if let Some(have) = self.top_logprobs.filter(|&n| n > TOP_LOGPROBS_MAX) {
             let need = "at most 100 of them";
-            return Err(SampleError::Parameter { name: "top_logprobs", need, have: have.to_string() });
+            return Err(SampleError::Parameter {
+                name: "top_logprobs",
+                need,
+                have: have.to_string(),
+            });
         }
         for &(id, bias) in &self.logit_bias {
             if id as usize >= vocab {
@@ -92,7 +128,11 @@ impl SamplingParams {
             }
             if bias.is_nan() || bias.abs() > LOGIT_BIAS_MAX {
                 let need = "a number from -1e9 to 1e9";
-                return Err(SampleError::Parameter { name: "logit_bias", need, have: bias.to_string() });
+                return Err(SampleError::Parameter {
+                    name: "logit_bias",
+                    need,
+                    have: bias.to_string(),
+                });
             }
         }
         Ok(())

@@ -18,7 +18,11 @@ pub(super) struct Penalties {
 
 impl Penalties {
     pub fn new(params: &SamplingParams, prompt: &[u32]) -> Self {
-        let window_len = if params.repetition_penalty == 1.0 { 0 } else { params.repetition_window };
+        let window_len = if params.repetition_penalty == 1.0 {
+            0
+        } else {
+            params.repetition_window
+        };
         let mut penalties = Self {
             repetition: params.repetition_penalty,
             frequency: params.frequency_penalty,
@@ -63,7 +67,11 @@ impl Penalties {
     pub fn apply(&self, row: &mut [f32]) {
         for id in self.in_window.keys() {
             if let Some(logit) = row.get_mut(*id as usize) {
-                *logit = if *logit > 0.0 { *logit / self.repetition } else { *logit * self.repetition };
+                *logit = if *logit > 0.0 {
+                    *logit / self.repetition
+                } else {
+                    *logit * self.repetition
+                };
             }
         }
         for (id, &count) in &self.in_answer {

@@ -32,7 +32,10 @@ mod tests {
                 buckets[(u * 16.0) as usize] += 1;
             }
         }
-        assert!(buckets.iter().all(|&n| (500..750).contains(&n)), "{buckets:?}");
+        assert!(
+            buckets.iter().all(|&n| (500..750).contains(&n)),
+            "{buckets:?}"
+        );
         assert_ne!(unit(1, 2, 0), unit(2, 1, 0));
         assert_ne!(unit(1, 2, 0), unit(1, 2, 1));
     }
@@ -40,7 +43,9 @@ mod tests {
     /// Texts that were generated with a seed must come out the same in later versions.
     #[test]
     fn the_sequence_is_pinned() {
-        let got: Vec<u64> = (0..3).map(|step| (unit(7, step, 0) * 1e12) as u64).collect();
+        let got: Vec<u64> = (0..3)
+            .map(|step| (unit(7, step, 0) * 1e12) as u64)
+            .collect();
         assert_eq!(got, PINNED);
     }
     const PINNED: [u64; 3] = [609_394_524_568, 437_756_004_744, 506_935_065_743];

@@ -13,7 +13,17 @@ fn draw(params: SamplingParams, logits: &[f32]) -> Result<Sampled, SampleError> 
 fn support(params: SamplingParams, logits: &[f32]) -> Vec<u32> {
     let mut seen = std::collections::BTreeSet::new();
     for seed in 0..2_000 {
-        seen.insert(draw(SamplingParams { seed, ..params.clone() }, logits).unwrap().id);
+        seen.insert(
+            draw(
+                SamplingParams {
+                    seed,
+                    ..params.clone()
+                },
+                logits,
+            )
+            .unwrap()
+            .id,
+        );
     }
     seen.into_iter().collect()
 }
@@ -22,9 +32,16 @@ fn support(params: SamplingParams, logits: &[f32]) -> Vec<u32> {
 #[test]
 fn odd_rows_give_a_sensible_token_or_an_error() {
     let default = SamplingParams::default;
-    let cold = SamplingParams { temperature: 1e-6, ..default() };
+    let cold = SamplingParams {
+        temperature: 1e-6,
+        ..default()
+    };
     let rows: &[(&[f32], SamplingParams, Option<u32>)] = &[
-        (&[NAN, 1.0, 2.0, 3.0, 0.0], SamplingParams::greedy(), Some(3)),
+        (
+            &[NAN, 1.0, 2.0, 3.0, 0.0],
+            SamplingParams::greedy(),
+            Some(3),
+        ),
         (&[NAN; 5], SamplingParams::greedy(), None),
         (&[NAN; 5], default(), None),
         (&[-INF, -INF, 1.0], default(), Some(2)),
@@ -35,13 +52,31 @@ fn odd_rows_give_a_sensible_token_or_an_error() {
         (&[1e30, -1e30, 0.0], cold, Some(0)),
         (&[0.0; 8], SamplingParams::greedy(), Some(0)),
         (&[1.0, 5.0, 5.0], SamplingParams::greedy(), Some(1)),
-        (&[3.0, 2.0, 1.0], SamplingParams { top_p: 0.0, ..default() }, Some(0)),
-        (&[3.0, 2.0, 1.0], SamplingParams { top_k: 1, ..default() }, Some(0)),
+        (
+            &[3.0, 2.0, 1.0],
+            SamplingParams {
+                top_p: 0.0,
+                ..default()
+            },
+            Some(0),
+        ),
+        (
+            &[3.0, 2.0, 1.0],
+            SamplingParams {
+                top_k: 1,
+                ..default()
+            },
+            Some(0),
+        ),
         (&[], default(), None),
     ];
     for (logits, params, want) in rows {
         let got = draw(params.clone(), logits);
-        assert_eq!(got.as_ref().ok().map(|s| s.id), *want, "{logits:?} {params:?}");
+        assert_eq!(
+            got.as_ref().ok().map(|s| s.id),
+            *want,
+            "{logits:?} {params:?}"
+        );
         let nan = logits.iter().filter(|l| l.is_nan()).count();
         match got {
             Ok(sampled) => assert_eq!(sampled.nan_logits, nan),
@@ -56,16 +91,65 @@ fn filters_keep_what_they_say() {
     let default = SamplingParams::default;
     let rows: &[(SamplingParams, &[u32])] = &[
         (default(), &[0, 1, 2, 3, 4]),
-        (SamplingParams { top_k: 100, ..default() }, &[0, 1, 2, 3, 4]),
-        (SamplingParams { top_k: 2, ..default() }, &[0, 1]),
-        (SamplingParams { top_k: 4, ..default() }, &[0, 1, 2, 3]),
+        (
+            SamplingParams {
+                top_k: 100,
+                ..default()
+            },
+            &[0, 1, 2, 3, 4],
+        ),
+        (
+            SamplingParams {
+                top_k: 2,
+                ..default()
+            },
+            &[0, 1],
+        ),
+        (
+            SamplingParams {
+                top_k: 4,
+                ..default()
+            },
+            &[0, 1, 2, 3],
+        ),
         // Probabilities .613 .226 .083 .031 .031 (rounded).
-        (SamplingParams { top_p: 0.6, ..default() }, &[0]),
-        (SamplingParams { top_p: 0.7, ..default() }, &[0, 1]),
-        (SamplingParams { min_p: 0.1, ..default() }, &[0, 1, 2]),
-        (SamplingParams { min_p: 1.0, ..default() }, &[0]),
+        (
+            SamplingParams {
+                top_p: 0.6,
+                ..default()
+            },
+            &[0],
+        ),
+        (
+            SamplingParams {
+                top_p: 0.7,
+                ..default()
+            },
+            &[0, 1],
+        ),
+        (
+            SamplingParams {
+                min_p: 0.1,
+                ..default()
+            },
+            &[0, 1, 2],
+        ),
+        (
+            SamplingParams {
+                min_p: 1.0,
+                ..default()
+            },
+            &[0],
+        ),
         // A hot row: top-p looks at the tempered probabilities.
-        (SamplingParams { temperature: 100.0, top_p: 0.5, ..default() }, &[0, 1, 2]),
+        (
+            SamplingParams {
+                temperature: 100.0,
+                top_p: 0.5,
+                ..default()
+            },
+            &[0, 1, 2],
+        ),
     ];
     for (params, want) in rows {
         assert_eq!(support(params.clone(), &logits), *want, "{params:?}");
@@ -77,7 +161,15 @@ fn draws_follow_the_distribution() {
     let logits = [1.0f32, 0.0, -1.0, f32::NEG_INFINITY];
     let sum: f32 = logits.iter().map(|l| l.exp()).sum();
     let mut counts = [0u32; 4];
-    let mut sampler = Sampler::new(SamplingParams { seed: 3, ..Default::default() }, 4, &[]).unwrap();
+    let mut sampler = Sampler::new(
+        SamplingParams {
+            seed: 3,
+            ..Default::default()
+        },
+        4,
+        &[],
+    )
+    .unwrap();
     for _ in 0..20_000 {
         let id = sampler.sample(&logits, Allowed::default()).unwrap().id;
         counts[id as usize] += 1;
@@ -94,13 +186,25 @@ fn draws_follow_the_distribution() {
 #[test]
 fn a_draw_depends_on_seed_and_position_only() {
     let logits: Vec<f32> = (0..50).map(|i| (i as f32 * 0.7).sin()).collect();
-    let params = SamplingParams { temperature: 0.9, seed: 7, ..Default::default() };
+    let params = SamplingParams {
+        temperature: 0.9,
+        seed: 7,
+        ..Default::default()
+    };
     let text = |noisy: bool| {
         let mut sampler = Sampler::new(params.clone(), 50, &[]).unwrap();
         let mut ids = Vec::new();
         for _ in 0..30 {
             if noisy {
-                sampler.sample(&logits, Allowed { mask: None, vetoed: &[1, 2] }).unwrap();
+                sampler
+                    .sample(
+                        &logits,
+                        Allowed {
+                            mask: None,
+                            vetoed: &[1, 2],
+                        },
+                    )
+                    .unwrap();
             }
             let id = sampler.sample(&logits, Allowed::default()).unwrap().id;
             sampler.accept(id);
@@ -114,25 +218,56 @@ fn a_draw_depends_on_seed_and_position_only() {
 #[test]
 fn masks_and_vetoes_hold_whatever_the_bias() {
     let mask = TokenMask::from_ids(&[2, 3]);
-    let params = SamplingParams { logit_bias: vec![(0, 1e6)], ..Default::default() };
+    let params = SamplingParams {
+        logit_bias: vec![(0, 1e6)],
+        ..Default::default()
+    };
     let logits = [9.0, 9.0, 1.0, 0.0, 9.0];
     let mut sampler = Sampler::new(params, 5, &[]).unwrap();
     for vetoed in [&[][..], &[2], &[3]] {
         for _ in 0..200 {
-            let id = sampler.sample(&logits, Allowed { mask: Some(&mask), vetoed }).unwrap().id;
+            let id = sampler
+                .sample(
+                    &logits,
+                    Allowed {
+                        mask: Some(&mask),
+                        vetoed,
+                    },
+                )
+                .unwrap()
+                .id;
             assert!(mask.allows(id) && !vetoed.contains(&id));
             sampler.accept(id);
         }
     }
-    let error = sampler.sample(&logits, Allowed { mask: Some(&mask), vetoed: &[2, 3] }).unwrap_err();
-    assert_eq!(error, SampleError::Nothing { vocab: 5, nan: 0, masked: 3 });
+    let error = sampler
+        .sample(
+            &logits,
+            Allowed {
+                mask: Some(&mask),
+                vetoed: &[2, 3],
+            },
+        )
+        .unwrap_err();
+    assert_eq!(
+        error,
+        SampleError::Nothing {
+            vocab: 5,
+            nan: 0,
+            masked: 3
+        }
+    );
 }
 
 #[test]
 fn penalties_look_back_as_far_as_they_say() {
     let greedy = SamplingParams::greedy;
     // The repetition penalty counts the end of the prompt; -1 is pushed further down, 4 towards 0.
-    let params = SamplingParams { repetition_penalty: 2.0, repetition_window: 2, ..greedy() };
+    let params = SamplingParams {
+        repetition_penalty: 2.0,
+        repetition_window: 2,
+        ..greedy()
+    };
     let mut sampler = Sampler::new(params, 3, &[1, 0, 0]).unwrap();
     let row = [4.0, 3.0, -1.0];
     let mut ids = Vec::new();
@@ -141,9 +276,17 @@ fn penalties_look_back_as_far_as_they_say() {
         sampler.accept(id);
         ids.push(id);
     }
-    assert_eq!(ids, [1, 0, 1, 0, 1].map(|i| i).to_vec().as_slice(), "0 is punished first, then both");
+    assert_eq!(
+        ids,
+        [1, 0, 1, 0, 1].map(|i| i).to_vec().as_slice(),
+        "0 is punished first, then both"
+    );
     // Frequency and presence count the answer only.
-    let params = SamplingParams { frequency_penalty: 0.4, presence_penalty: 0.3, ..greedy() };
+    let params = SamplingParams {
+        frequency_penalty: 0.4,
+        presence_penalty: 0.3,
+        ..greedy()
+    };
     let mut sampler = Sampler::new(params, 2, &[0, 0, 0]).unwrap();
     let mut ids = Vec::new();
     for _ in 0..4 {
@@ -176,16 +319,76 @@ fn logprobs_are_of_the_raw_row() {
 fn values_out_of_range_are_refused_by_name() {
     let default = SamplingParams::default;
     let rows = [
-        (SamplingParams { temperature: -0.1, ..default() }, "temperature"),
-        (SamplingParams { temperature: NAN, ..default() }, "temperature"),
-        (SamplingParams { top_p: 1.1, ..default() }, "top_p"),
-        (SamplingParams { min_p: -0.1, ..default() }, "min_p"),
-        (SamplingParams { repetition_penalty: 0.0, ..default() }, "repetition_penalty"),
-        (SamplingParams { frequency_penalty: INF, ..default() }, "frequency_penalty"),
-        (SamplingParams { presence_penalty: NAN, ..default() }, "presence_penalty"),
-        (SamplingParams { logit_bias: vec![(999_999_999, 5.0)], ..default() }, "logit_bias"),
-        (SamplingParams { logit_bias: vec![(1, NAN)], ..default() }, "logit_bias"),
-        (SamplingParams { top_logprobs: Some(101), ..default() }, "top_logprobs"),
+        (
+            SamplingParams {
+                temperature: -0.1,
+                ..default()
+            },
+            "temperature",
+        ),
+        (
+            SamplingParams {
+                temperature: NAN,
+                ..default()
+            },
+            "temperature",
+        ),
+        (
+            SamplingParams {
+                top_p: 1.1,
+                ..default()
+            },
+            "top_p",
+        ),
+        (
+            SamplingParams {
+                min_p: -0.1,
+                ..default()
+            },
+            "min_p",
+        ),
+        (
+            SamplingParams {
+                repetition_penalty: 0.0,
+                ..default()
+            },
+            "repetition_penalty",
+        ),
+        (
+            SamplingParams {
+                frequency_penalty: INF,
+                ..default()
+            },
+            "frequency_penalty",
+        ),
+        (
+            SamplingParams {
+                presence_penalty: NAN,
+                ..default()
+            },
+            "presence_penalty",
+        ),
+        (
+            SamplingParams {
+                logit_bias: vec![(999_999_999, 5.0)],
+                ..default()
+            },
+            "logit_bias",
+        ),
+        (
+            SamplingParams {
+                logit_bias: vec![(1, NAN)],
+                ..default()
+            },
+            "logit_bias",
+        ),
+        (
+            SamplingParams {
+                top_logprobs: Some(101),
+                ..default()
+            },
+            "top_logprobs",
+        ),
     ];
     for (params, name) in rows {
         let error = params.validate(100).unwrap_err();
@@ -199,12 +402,21 @@ fn values_out_of_range_are_refused_by_name() {
 /// The slow twin: sorts everything.
 fn plain_top_p(row: &[f32], temperature: f32, top_p: f64) -> Vec<u32> {
     let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let mut all: Vec<(u32, f64)> =
-        row.iter().zip(0..).map(|(&l, id)| (id, f64::from(((l - max) / temperature).exp()))).collect();
+    let mut all: Vec<(u32, f64)> = row
+        .iter()
+        .zip(0..)
+        .map(|(&l, id)| (id, f64::from(((l - max) / temperature).exp())))
+        .collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
     let wanted = top_p * all.iter().map(|c| c.1).sum::<f64>();
     let mut sum = 0.0;
-    let count = all.iter().position(|c| { sum += c.1; sum >= wanted }).map_or(all.len(), |i| i + 1);
+    let count = all
+        .iter()
+        .position(|c| {
+            sum += c.1;
+            sum >= wanted
+        })
+        .map_or(all.len(), |i| i + 1);
     all.truncate(count);
     all.into_iter().map(|c| c.0).collect()
 }
@@ -213,13 +425,19 @@ fn plain_top_p(row: &[f32], temperature: f32, top_p: f64) -> Vec<u32> {
 fn the_fast_top_p_keeps_what_a_full_sort_keeps() {
     let mut state = 1u64;
     let mut noise = || {
-        state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        state = state
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
         (state >> 40) as f32 / (1u64 << 24) as f32
     };
     for (size, spread) in [(10, 5.0), (3_000, 1.0), (3_000, 20.0), (3_000, 0.0)] {
         let row: Vec<f32> = (0..size).map(|_| noise() * spread).collect();
         for top_p in [0.1f32, 0.5, 0.9, 0.999] {
-            let params = SamplingParams { top_p, temperature: 0.8, ..Default::default() };
+            let params = SamplingParams {
+                top_p,
+                temperature: 0.8,
+                ..Default::default()
+            };
             let (_, max) = candidates::argmax(&row).unwrap();
             let mut candidates = Candidates::default();
             candidates.collect(&row, max, &params);
@@ -232,11 +450,20 @@ fn the_fast_top_p_keeps_what_a_full_sort_keeps() {
 /// Not a limit to rely on, but a sort of the vocabulary would show.
 #[test]
 fn a_large_vocabulary_is_not_sorted() {
-    let row: Vec<f32> = (0..151_936u32).map(|i| ((i * 2_654_435_761) >> 16) as f32 / 6_553.6).collect();
+    let row: Vec<f32> = (0..151_936u32)
+        .map(|i| ((i * 2_654_435_761) >> 16) as f32 / 6_553.6)
+        .collect();
     for params in [
         SamplingParams::greedy(),
-        SamplingParams { top_k: 40, top_p: 0.95, ..Default::default() },
-        SamplingParams { top_p: 0.9, ..Default::default() },
+        SamplingParams {
+            top_k: 40,
+            top_p: 0.95,
+            ..Default::default()
+        },
+        SamplingParams {
+            top_p: 0.9,
+            ..Default::default()
+        },
         SamplingParams::default(),
     ] {
         let mut sampler = Sampler::new(params.clone(), row.len(), &[]).unwrap();

@@ -10,7 +10,9 @@ use super::machine::Answer;
 use super::runtime::{Ask, Reply, Runtime, StepError, Streamed};
 use super::transcript::Call;
 use super::view::{Turn, View};
-use crate::chat::{CallText, ChatModel, Choice, Conversation, Message, ReplyEvent, ReplyOptions, SystemPart, Tool};
+use crate::chat::{
+    CallText, ChatModel, Choice, Conversation, Message, ReplyEvent, ReplyOptions, SystemPart, Tool,
+};
 use crate::error::Error;
 use crate::tools::ToolSpec;
 
@@ -47,16 +49,25 @@ impl Local {
 fn message(turn: &Turn) -> Message {
     match turn {
         Turn::User { text } => Message::user(text.clone()),
-        Turn::Assistant { text, calls, sampled } => {
+        Turn::Assistant {
+            text,
+            calls,
+            sampled,
+        } => {
             let calls = calls.iter().map(|c| CallText {
                 id: c.id.clone(),
                 name: c.name.clone(),
                 arguments: c.arguments.clone(),
             });
             let sampled = (!sampled.is_empty()).then(|| sampled.clone().into());
-            Message { sampled, ..Message::assistant(text.clone(), calls.collect()) }
+            Message {
+                sampled,
+                ..Message::assistant(text.clone(), calls.collect())
+            }
         }
-        Turn::Result { call, name, text } => Message::tool(call.clone(), name.clone(), text.clone()),
+        Turn::Result { call, name, text } => {
+            Message::tool(call.clone(), name.clone(), text.clone())
+        }
     }
 }
 
@@ -76,24 +87,39 @@ impl Runtime for Local {
     fn measure(&mut self, view: &View, tools: &[ToolSpec]) -> Result<usize, Error> {
         if view.turns.is_empty() {
             let fixed: usize = view.sections.iter().map(|s| self.count(&s.text)).sum();
-            let tools: usize = tools.iter().map(|t| self.count(&t.to_function().to_string())).sum();
+            let tools: usize = tools
+                .iter()
+                .map(|t| self.count(&t.to_function().to_string()))
+                .sum();
             return Ok(fixed + tools);
         }
-        Ok(self.model.format.compose(&self.conversation(view, tools))?.prompt.len())
+        Ok(self
+            .model
+            .format
+            .compose(&self.conversation(view, tools))?
+            .prompt
+            .len())
     }
 
     fn ask(&mut self, ask: &Ask<'_>, watch: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError> {
         let options = ReplyOptions {
             sampling: self.sampling.clone(),
             max_tokens: Some(ask.reply_max),
-            choice: if ask.may_call { Choice::Auto } else { Choice::Barred },
+            choice: if ask.may_call {
+                Choice::Auto
+            } else {
+                Choice::Barred
+            },
             ..ReplyOptions::default()
         };
         let conversation = self.conversation(ask.view, ask.tools);
-        let mut reply = self.model.reply(conversation, options).map_err(|error| StepError {
-            worth_retrying: false,
-            error,
-        })?;
+        let mut reply = self
+            .model
+            .reply(conversation, options)
+            .map_err(|error| StepError {
+                worth_retrying: false,
+                error,
+            })?;
         let canceller = reply.canceller();
         let mut answer = Answer::default();
         while let Some(event) = reply.recv() {
@@ -110,17 +136,30 @@ impl Runtime for Local {
                     answer.thinking.push_str(&text);
                     watch(Streamed::Thinking(text));
                 }
-                ReplyEvent::Call { name, arguments, .. } => {
-                    answer.calls.push(Call { id: String::new(), name, arguments });
+                ReplyEvent::Call {
+                    name, arguments, ..
+                } => {
+                    answer.calls.push(Call {
+                        id: String::new(),
+                        name,
+                        arguments,
+                    });
                 }
                 ReplyEvent::Broken { raw, why } => answer.broken = Some((raw, why)),
                 ReplyEvent::Token { .. } => {}
-                ReplyEvent::Done { finish, report, ids } => {
+                ReplyEvent::Done {
+                    finish,
+                    report,
+                    ids,
+                } => {
                     return finished(answer, finish, report, ids);
                 }
             }
         }
-        Err(StepError { error: Error::bug("the engine's events ended without a last one"), worth_retrying: true })
+        Err(StepError {
+            error: Error::bug("the engine's events ended without a last one"),
+            worth_retrying: true,
+        })
     }
 }
 
@@ -133,7 +172,12 @@ fn finished(
     let tokens = report.tokens + ids.len();
     answer.sampled = ids;
     let interrupted = match finish {
-        Finish::Error(error) => return Err(StepError { error: error.into(), worth_retrying: true }),
+        Finish::Error(error) => {
+            return Err(StepError {
+                error: error.into(),
+                worth_retrying: true,
+            });
+        }
         Finish::Cancelled => true,
         Finish::Length => {
             answer.cut = true;
@@ -141,5 +185,10 @@ fn finished(
         }
         Finish::Stop | Finish::EndToken | Finish::StopString(_) => false,
     };
-    Ok(Reply { answer, tokens, report: Some(report), interrupted })
+    Ok(Reply {
+        answer,
+        tokens,
+        report: Some(report),
+        interrupted,
+    })
 }

@@ -46,7 +46,9 @@ pub fn wrap(index: usize, text: &str, literals: Option<&Regex>) -> String {
 
 /// `text` with a mark inside each control literal.
 pub fn break_literals(text: &str, literals: Option<&Regex>) -> String {
-    let Some(literals) = literals else { return text.to_owned() };
+    let Some(literals) = literals else {
+        return text.to_owned();
+    };
     let mut out = String::with_capacity(text.len() + 8);
     let mut at = 0;
     for hit in literals.find_iter(text) {
@@ -71,7 +73,10 @@ pub struct Marked {
 
 /// Takes the marks out of a render.
 pub fn unmark(rendered: &str) -> Marked {
-    let mut marked = Marked { text: String::with_capacity(rendered.len()), ..Marked::default() };
+    let mut marked = Marked {
+        text: String::with_capacity(rendered.len()),
+        ..Marked::default()
+    };
     let mut open: Vec<(usize, usize)> = Vec::new();
     let mut chars = rendered.chars();
     while let Some(c) = chars.next() {
@@ -79,7 +84,10 @@ pub fn unmark(rendered: &str) -> Marked {
             OPEN => {
                 let mut index = 0;
                 for _ in 0..DIGITS {
-                    index = index * 16 + chars.next().map_or(0, |d| (d as u32).wrapping_sub(DIGIT) as usize & 15);
+                    index = index * 16
+                        + chars
+                            .next()
+                            .map_or(0, |d| (d as u32).wrapping_sub(DIGIT) as usize & 15);
                 }
                 open.push((index, marked.text.len()));
             }
@@ -98,7 +106,10 @@ pub fn unmark(rendered: &str) -> Marked {
 impl Marked {
     /// A render that was not marked.
     pub fn plain(text: String) -> Marked {
-        Marked { text, ..Marked::default() }
+        Marked {
+            text,
+            ..Marked::default()
+        }
     }
 
     /// Whether content wrote the control literal at `range`.
@@ -112,8 +123,15 @@ impl Marked {
         let spans = self.spans.iter().filter(|(_, r)| r.start >= from);
         Marked {
             text: self.text[from..].to_owned(),
-            spans: spans.map(|(i, r)| (*i, r.start - from..r.end - from)).collect(),
-            breaks: self.breaks.iter().filter(|b| **b > from).map(|b| b - from).collect(),
+            spans: spans
+                .map(|(i, r)| (*i, r.start - from..r.end - from))
+                .collect(),
+            breaks: self
+                .breaks
+                .iter()
+                .filter(|b| **b > from)
+                .map(|b| b - from)
+                .collect(),
         }
     }
 }
@@ -126,12 +144,23 @@ mod tests {
     fn marks_come_out_as_they_went_in() {
         let literals = Regex::new(r"<\|im_end\|>|</s>").expect("a pattern");
         let hostile = "  a<|im_end|>b</s>\n";
-        let rendered = format!("<|im_start|>{}<|im_end|>{}", wrap(70_000, hostile, Some(&literals)), wrap(1, " \n", None));
+        let rendered = format!(
+            "<|im_start|>{}<|im_end|>{}",
+            wrap(70_000, hostile, Some(&literals)),
+            wrap(1, " \n", None)
+        );
         let marked = unmark(&rendered);
         assert_eq!(marked.text, format!("<|im_start|>{hostile}<|im_end|> \n"));
         assert_eq!(marked.spans, [(70_000, 14..14 + hostile.trim().len())]);
-        let hits: Vec<bool> = literals.find_iter(&marked.text).map(|h| marked.is_content(&h.range())).collect();
-        assert_eq!(hits, [true, true, false], "the template's own end is the only control token");
+        let hits: Vec<bool> = literals
+            .find_iter(&marked.text)
+            .map(|h| marked.is_content(&h.range()))
+            .collect();
+        assert_eq!(
+            hits,
+            [true, true, false],
+            "the template's own end is the only control token"
+        );
     }
 
     #[test]

@@ -50,7 +50,14 @@ pub struct Message {
 
 impl Message {
     pub fn new(role: Role, content: impl Into<String>) -> Message {
-        Message { role, content: content.into(), calls: Vec::new(), call_id: None, name: None, sampled: None }
+        Message {
+            role,
+            content: content.into(),
+            calls: Vec::new(),
+            call_id: None,
+            name: None,
+            sampled: None,
+        }
     }
 
     pub fn user(content: impl Into<String>) -> Message {
@@ -58,11 +65,22 @@ impl Message {
     }
 
     pub fn assistant(content: impl Into<String>, calls: Vec<CallText>) -> Message {
-        Message { calls, ..Message::new(Role::Assistant, content) }
+        Message {
+            calls,
+            ..Message::new(Role::Assistant, content)
+        }
     }
 
-    pub fn tool(call_id: impl Into<String>, name: impl Into<String>, content: impl Into<String>) -> Message {
-        Message { call_id: Some(call_id.into()), name: Some(name.into()), ..Message::new(Role::Tool, content) }
+    pub fn tool(
+        call_id: impl Into<String>,
+        name: impl Into<String>,
+        content: impl Into<String>,
+    ) -> Message {
+        Message {
+            call_id: Some(call_id.into()),
+            name: Some(name.into()),
+            ..Message::new(Role::Tool, content)
+        }
     }
 
     /// The message as templates take it; `mark` may change each text.

@@ -10,5 +10,5 @@ mod runs;
 mod thread;
 
 pub use format::{ChatFormat, Composed};
-pub use reply::{ChatModel, Choice, Reply, ReplyEvent, ReplyOptions};
 pub use message::{CallText, Conversation, Message, Role, SystemPart, Tool};
+pub use reply::{ChatModel, Choice, Reply, ReplyEvent, ReplyOptions};

@@ -5,7 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engine::grammar::{CallStyle, GrammarSpec, Tool as GrammarTool, ToolCallGrammar, ToolChoice};
-use engine::{Canceller, Engine, Event, Finish, Generation, Logprob, Plan, Priority, Report, Request, Salt, SamplingParams};
+use engine::{
+    Canceller, Engine, Event, Finish, Generation, Logprob, Plan, Priority, Report, Request, Salt,
+    SamplingParams,
+};
 use models::dialect::{self, Parser, ToolDialect};
 use models::tokenizer::Utf8Stream;
 use serde_json::Value;
@@ -47,12 +50,27 @@ pub enum ReplyEvent {
     Plan(Plan),
     Text(String),
     Thinking(String),
-    Call { index: usize, name: String, arguments: String },
+    Call {
+        index: usize,
+        name: String,
+        arguments: String,
+    },
     /// A call that could not be read.
-    Broken { raw: String, why: String },
-    Token { id: u32, bytes: Vec<u8>, logprob: Logprob },
+    Broken {
+        raw: String,
+        why: String,
+    },
+    Token {
+        id: u32,
+        bytes: Vec<u8>,
+        logprob: Logprob,
+    },
     /// Last, and always.
-    Done { finish: Finish, report: Report, ids: Vec<u32> },
+    Done {
+        finish: Finish,
+        report: Report,
+        ids: Vec<u32>,
+    },
 }
 
 /// A loaded model with its engine, its format and its way of writing calls.
@@ -65,14 +83,22 @@ pub struct ChatModel {
 
 impl ChatModel {
     /// Starts a reply to `conversation`.
-    pub fn reply(self: &Arc<Self>, conversation: Conversation, options: ReplyOptions) -> Result<Reply, Error> {
+    pub fn reply(
+        self: &Arc<Self>,
+        conversation: Conversation,
+        options: ReplyOptions,
+    ) -> Result<Reply, Error> {
         let composed = self.format.compose(&conversation)?;
         let request = Request {
             prompt: composed.prompt.clone(),
             salt: options.salt.clone(),
             sampling: options.sampling.clone(),
             max_tokens: options.max_tokens,
-            stop: options.stop.iter().map(|s| s.clone().into_bytes()).collect(),
+            stop: options
+                .stop
+                .iter()
+                .map(|s| s.clone().into_bytes())
+                .collect(),
             grammar: self.grammar(&conversation, &options)?,
             logprobs: options.logprobs,
             priority: options.priority,
@@ -80,7 +106,11 @@ impl ChatModel {
         };
         let generation = self.engine.generate(request)?;
         let calls_count = options.choice != Choice::Barred && options.schema.is_none();
-        let tools = if calls_count { conversation.tools.iter().map(tool_of).collect() } else { Vec::new() };
+        let tools = if calls_count {
+            conversation.tools.iter().map(tool_of).collect()
+        } else {
+            Vec::new()
+        };
         Ok(Reply {
             parser: Parser::new(self.dialect, tools, &composed.opening),
             utf8: Utf8Stream::new(),
@@ -93,7 +123,11 @@ impl ChatModel {
         })
     }
 
-    fn grammar(&self, conversation: &Conversation, options: &ReplyOptions) -> Result<Option<GrammarSpec>, Error> {
+    fn grammar(
+        &self,
+        conversation: &Conversation,
+        options: &ReplyOptions,
+    ) -> Result<Option<GrammarSpec>, Error> {
         if let Some(schema) = &options.schema {
             return Ok(Some(GrammarSpec::json_schema(schema.clone())));
         }
@@ -103,15 +137,25 @@ impl ChatModel {
             Choice::Required => ToolChoice::Required,
             Choice::Named(name) => ToolChoice::Named(name.clone()),
         };
-        let Some(style) = self.call_style() else { return Ok(None) };
+        let Some(style) = self.call_style() else {
+            return Ok(None);
+        };
         let tools = conversation.tools.iter();
         let grammar = ToolCallGrammar {
-            tools: tools.map(|t| GrammarTool { name: t.name.clone(), parameters: t.parameters.clone() }).collect(),
+            tools: tools
+                .map(|t| GrammarTool {
+                    name: t.name.clone(),
+                    parameters: t.parameters.clone(),
+                })
+                .collect(),
             style,
             choice,
             parallel: options.parallel,
         };
-        grammar.spec().map_err(|error| Error::Said { blame: error.blame(), text: error.to_string() })
+        grammar.spec().map_err(|error| Error::Said {
+            blame: error.blame(),
+            text: error.to_string(),
+        })
     }
 
     /// How this dialect writes a call, where a grammar can hold it to that.
@@ -128,7 +172,10 @@ impl ChatModel {
 }
 
 fn tool_of(tool: &super::message::Tool) -> dialect::ToolSpec {
-    dialect::ToolSpec { name: tool.name.clone(), parameters: tool.parameters.clone() }
+    dialect::ToolSpec {
+        name: tool.name.clone(),
+        parameters: tool.parameters.clone(),
+    }
 }
 
 /// A reply that is being made. Dropping it cancels it.
@@ -193,18 +240,30 @@ impl Reply {
                     self.parsed(parsed);
                 }
                 if let Some(logprob) = logprob {
-                    self.ready.push_back(ReplyEvent::Token { id, bytes, logprob });
+                    self.ready
+                        .push_back(ReplyEvent::Token { id, bytes, logprob });
                 }
             }
-            Event::Done { reason, report, ids } => {
+            Event::Done {
+                reason,
+                report,
+                ids,
+            } => {
                 let rest = self.utf8.finish();
                 let parsed = self.parser.push(&rest);
                 self.parsed(parsed);
                 let parsed = self.parser.finish();
                 self.parsed(parsed);
-                let reply = Message::assistant(self.gathered.text.clone(), self.gathered.calls.clone());
-                self.model.format.remember(&self.conversation, &self.composed, &reply, &ids);
-                self.ready.push_back(ReplyEvent::Done { finish: reason, report, ids });
+                let reply =
+                    Message::assistant(self.gathered.text.clone(), self.gathered.calls.clone());
+                self.model
+                    .format
+                    .remember(&self.conversation, &self.composed, &reply, &ids);
+                self.ready.push_back(ReplyEvent::Done {
+                    finish: reason,
+                    report,
+                    ids,
+                });
             }
         }
     }
@@ -218,10 +277,22 @@ impl Reply {
                     ReplyEvent::Text(text)
                 }
                 dialect::Event::Thinking(text) => ReplyEvent::Thinking(text),
-                dialect::Event::Call { index, name, arguments } => {
-                    let call = CallText { id: String::new(), name: name.clone(), arguments: arguments.clone() };
+                dialect::Event::Call {
+                    index,
+                    name,
+                    arguments,
+                } => {
+                    let call = CallText {
+                        id: String::new(),
+                        name: name.clone(),
+                        arguments: arguments.clone(),
+                    };
                     self.gathered.calls.push(call);
-                    ReplyEvent::Call { index, name, arguments }
+                    ReplyEvent::Call {
+                        index,
+                        name,
+                        arguments,
+                    }
                 }
                 dialect::Event::Broken { raw, why } => ReplyEvent::Broken { raw, why },
             };

@@ -39,11 +39,22 @@ pub struct Runs {
 impl Runs {
     pub fn new(tokenizer: Arc<Tokenizer>) -> Runs {
         // Longest first: the first alternative that matches wins.
-        let mut texts: Vec<&str> = tokenizer.controls().iter().map(|(_, text)| text.as_str()).filter(|t| !t.is_empty()).collect();
+        let mut texts: Vec<&str> = tokenizer
+            .controls()
+            .iter()
+            .map(|(_, text)| text.as_str())
+            .filter(|t| !t.is_empty())
+            .collect();
         texts.sort_by_key(|text| std::cmp::Reverse(text.len()));
         let pattern: Vec<String> = texts.iter().map(|text| regex::escape(text)).collect();
-        let literals = (!pattern.is_empty()).then(|| Regex::new(&pattern.join("|")).ok()).flatten();
-        Runs { tokenizer, literals, seen: Mutex::default() }
+        let literals = (!pattern.is_empty())
+            .then(|| Regex::new(&pattern.join("|")).ok())
+            .flatten();
+        Runs {
+            tokenizer,
+            literals,
+            seen: Mutex::default(),
+        }
     }
 
     /// Matches the literal of any control token.
@@ -76,7 +87,9 @@ impl Runs {
             if marked.is_content(&hit.range()) {
                 continue;
             }
-            let Some(id) = self.tokenizer.control_id(hit.as_str()) else { continue };
+            let Some(id) = self.tokenizer.control_id(hit.as_str()) else {
+                continue;
+            };
             self.put_run(&marked.text[run_start..hit.start()], run_start, &mut put);
             put(hit.start(), id);
             run_start = hit.end();
@@ -87,13 +100,21 @@ impl Runs {
 
     fn put_run(&self, run: &str, at: usize, put: &mut impl FnMut(usize, u32)) {
         let ids = self.ids_of(run);
-        let bytes: usize = ids.iter().map(|id| self.tokenizer.token_bytes(*id).len()).sum();
+        let bytes: usize = ids
+            .iter()
+            .map(|id| self.tokenizer.token_bytes(*id).len())
+            .sum();
         // SentencePiece puts a space before a run; a normaliser may change lengths. The surplus is
         // taken off at the front, and no offset passes the run's end.
         let surplus = bytes.saturating_sub(run.len());
         let mut offset = 0usize;
         for id in ids.iter() {
-            put(at + offset.saturating_sub(surplus).min(run.len().saturating_sub(1)), *id);
+            put(
+                at + offset
+                    .saturating_sub(surplus)
+                    .min(run.len().saturating_sub(1)),
+                *id,
+            );
             offset += self.tokenizer.token_bytes(*id).len();
         }
     }

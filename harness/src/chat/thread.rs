@@ -42,13 +42,27 @@ impl Thread {
                 continue;
             }
             self.ended = false;
-            self.pieces.push(Piece::new(stretch.name, stretch.layer, stretch.ids, stretch.text.as_bytes()));
+            self.pieces.push(Piece::new(
+                stretch.name,
+                stretch.layer,
+                stretch.ids,
+                stretch.text.as_bytes(),
+            ));
+        }
+    }
+
+    /// Gives the last piece another name; its ids stay.
+    pub fn rename_last(&mut self, name: &str) {
+        if let Some(last) = self.pieces.last_mut() {
+            last.name = name.into();
         }
     }
 
     /// Adds ids to the last piece: a reply behind its opening, a closing behind a reply.
     pub fn append_to_last(&mut self, ids: &[u32], text: &str) {
-        let Some(last) = self.pieces.last_mut() else { return };
+        let Some(last) = self.pieces.last_mut() else {
+            return;
+        };
         if ids.is_empty() {
             return;
         }
@@ -91,7 +105,9 @@ impl Threads {
             inner.order.push_back(digest);
         }
         while inner.order.len() > limits::THREADS_MAX {
-            let Some(oldest) = inner.order.pop_front() else { break };
+            let Some(oldest) = inner.order.pop_front() else {
+                break;
+            };
             inner.threads.remove(&oldest);
         }
     }

@@ -19,7 +19,8 @@ use crate::clock;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::tools::{
-    Answer, Asker, Cancel, Counter, Mode, Network, Policy, Question, Sandbox, SandboxConfig, ToolBox, ToolContext,
+    Answer, Asker, Cancel, Counter, Mode, Network, Policy, Question, Sandbox, SandboxConfig,
+    ToolBox, ToolContext,
 };
 
 pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
@@ -30,7 +31,11 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let loaded = loading::load(env, &loading::options(&args.model)?)?;
     let model = loaded.model;
     let sandbox = sandbox(env, args, &workspace, &sessions.join(&session.id))?;
-    note(&format!("session {}, folder {}", session.id, workspace.display()));
+    note(&format!(
+        "session {}, folder {}",
+        session.id,
+        workspace.display()
+    ));
     note(&format!("sandbox: {}", sandbox.active()));
     let counting = Arc::clone(&model);
     let counter: Arc<Counter> = Arc::new(move |text: &str| counting.format.count(text));
@@ -43,10 +48,19 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         counter: Arc::clone(&counter),
     })?;
     let sampling = sampling::greedy_or(args.temperature, args.seed);
-    let mut local = Local { model, sampling, clock: clock::freeze() };
+    let mut local = Local {
+        model,
+        sampling,
+        clock: clock::freeze(),
+    };
     let cancel = Cancel::new();
     cancel_on_interrupt(cancel.clone())?;
-    let mut screen = Screen { verbose: args.verbose, out, broken: None, at_line_start: true };
+    let mut screen = Screen {
+        verbose: args.verbose,
+        out,
+        broken: None,
+        at_line_start: true,
+    };
     let mut asker = Terminal;
     let mode = match (args.yes, env.terminals.stdin) {
         (true, _) => Mode::Yes,
@@ -62,7 +76,11 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         cancel,
         counter,
     };
-    let setup = Setup { workspace, instructions: args.system.clone(), rounds_max: args.max_rounds };
+    let setup = Setup {
+        workspace,
+        instructions: args.system.clone(),
+        rounds_max: args.max_rounds,
+    };
     let mut agent = Agent::new(hands, session, setup)?;
     let outcome = agent.run(&goal)?;
     let session = agent.session().id.clone();
@@ -80,12 +98,16 @@ fn close(outcome: &Outcome, session: &str) -> Result<Exit> {
             Ok(Exit::Done)
         }
         Outcome::Interrupted => {
-            note(&format!("interrupted; go on with: ostler agent --resume {session} \"...\""));
+            note(&format!(
+                "interrupted; go on with: ostler agent --resume {session} \"...\""
+            ));
             Ok(Exit::Interrupted)
         }
         Outcome::Stopped { why } => {
             note(&format!("stopped: {why}"));
-            note(&format!("go on with: ostler agent --resume {session} \"...\""));
+            note(&format!(
+                "go on with: ostler agent --resume {session} \"...\""
+            ));
             Ok(Exit::Unfinished)
         }
         Outcome::Failed { error } => Err(Error::device(error.clone())),
@@ -94,9 +116,14 @@ fn close(outcome: &Outcome, session: &str) -> Result<Exit> {
 
 fn workspace(given: Option<&Path>) -> Result<PathBuf> {
     let path = given.unwrap_or(Path::new("."));
-    let found = path.canonicalize().map_err(|e| Error::io("open the folder to work in", path, &e))?;
+    let found = path
+        .canonicalize()
+        .map_err(|e| Error::io("open the folder to work in", path, &e))?;
     if !found.is_dir() {
-        return Err(Error::caller(format!("{} is not a folder; name one with -C", found.display())));
+        return Err(Error::caller(format!(
+            "{} is not a folder; name one with -C",
+            found.display()
+        )));
     }
     Ok(found)
 }
@@ -107,8 +134,9 @@ fn open_session(sessions: &Path, args: &AgentArgs) -> Result<Session> {
         return Session::create(sessions, &id, clock::now_ms);
     };
     let id = match wanted.as_str() {
-        "last" => session::newest(sessions)?
-            .ok_or_else(|| Error::caller("there is no session to resume yet; leave --resume out"))?,
+        "last" => session::newest(sessions)?.ok_or_else(|| {
+            Error::caller("there is no session to resume yet; leave --resume out")
+        })?,
         id => id.to_owned(),
     };
     let (session, mended) = Session::resume(sessions, &id, clock::now_ms)?;
@@ -128,7 +156,11 @@ fn sandbox(env: &Env, args: &AgentArgs, workspace: &Path, session_dir: &Path) ->
     Ok(Sandbox::probe(&SandboxConfig {
         workspace: workspace.to_owned(),
         temporary: session_dir.join("tmp"),
-        network: if args.allow_network { Network::Allowed } else { Network::Blocked },
+        network: if args.allow_network {
+            Network::Allowed
+        } else {
+            Network::Blocked
+        },
         also_readable: Vec::new(),
         environment: env.variables.clone(),
     }))
@@ -136,8 +168,12 @@ fn sandbox(env: &Env, args: &AgentArgs, workspace: &Path, session_dir: &Path) ->
 
 /// The first Ctrl-C ends the step that runs and keeps what there is; the second ends the program.
 fn cancel_on_interrupt(cancel: Cancel) -> Result<()> {
-    let failed = |error: std::io::Error| Error::device(format!("cannot listen for Ctrl-C: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build().map_err(failed)?;
+    let failed =
+        |error: std::io::Error| Error::device(format!("cannot listen for Ctrl-C: {error}"));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .map_err(failed)?;
     let listen = move || {
         runtime.block_on(async {
             while tokio::signal::ctrl_c().await.is_ok() {
@@ -149,7 +185,10 @@ fn cancel_on_interrupt(cancel: Cancel) -> Result<()> {
             }
         });
     };
-    std::thread::Builder::new().name("ctrl-c".to_owned()).spawn(listen).map_err(failed)?;
+    std::thread::Builder::new()
+        .name("ctrl-c".to_owned())
+        .spawn(listen)
+        .map_err(failed)?;
     Ok(())
 }
 
@@ -194,13 +233,21 @@ impl Watch for Screen<'_> {
 
     fn call_begins(&mut self, call: &Call) {
         self.end_line();
-        note(&format!("→ {} {}", call.name, shortened(&call.arguments, 160)));
+        note(&format!(
+            "→ {} {}",
+            call.name,
+            shortened(&call.arguments, 160)
+        ));
     }
 
     fn call_ended(&mut self, _call: &Call, output: &ToolOutput) {
         let lines = output.text.lines().count();
         let first = output.text.lines().next().unwrap_or_default();
-        let more = if lines > 1 { format!(" … {lines} lines") } else { String::new() };
+        let more = if lines > 1 {
+            format!(" … {lines} lines")
+        } else {
+            String::new()
+        };
         let sign = if output.ok { "←" } else { "✗" };
         note(&format!("{sign} {}{more}", shortened(first, 160)));
     }
@@ -238,7 +285,10 @@ impl Asker for Terminal {
     fn ask(&mut self, question: &Question) -> Answer {
         let mut screen = std::io::stderr().lock();
         let prefix = question.prefix.as_ref().map(|words| words.join(" "));
-        let offer = prefix.as_ref().map(|p| format!(", p = always `{}`", visible(p))).unwrap_or_default();
+        let offer = prefix
+            .as_ref()
+            .map(|p| format!(", p = always `{}`", visible(p)))
+            .unwrap_or_default();
         let _ = write!(
             screen,
             "\nThe agent wants to {}, because it {}:\n\n{}\n\ny = yes, a = always this one{offer}, n = no, or say what to do instead: ",
@@ -246,7 +296,9 @@ impl Asker for Terminal {
         );
         let _ = screen.flush();
         let mut line = String::new();
-        if !std::io::stdin().is_terminal() || !matches!(std::io::stdin().lock().read_line(&mut line), Ok(n) if n > 0) {
+        if !std::io::stdin().is_terminal()
+            || !matches!(std::io::stdin().lock().read_line(&mut line), Ok(n) if n > 0)
+        {
             return Answer::No(None);
         }
         match line.trim() {

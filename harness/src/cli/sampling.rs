@@ -20,7 +20,11 @@ pub fn params(args: &SamplingArgs) -> SamplingParams {
 
 /// Greedy at temperature 0, else drawn from the likeliest tokens.
 pub fn greedy_or(temperature: f32, seed: Option<u64>) -> SamplingParams {
-    SamplingParams { temperature, seed: seed.unwrap_or_else(random_seed), ..SamplingParams::greedy() }
+    SamplingParams {
+        temperature,
+        seed: seed.unwrap_or_else(random_seed),
+        ..SamplingParams::greedy()
+    }
 }
 
 /// The standard library seeds its hash maps from the system's randomness; so do we, without a crate for it.

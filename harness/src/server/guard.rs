@@ -27,11 +27,19 @@ pub struct Guard {
 impl Guard {
     pub fn new(bound_host: impl Into<String>, key: Option<&str>) -> Guard {
         let digest = |key: &str| Sha256::digest(key.as_bytes()).into();
-        Guard { bound_host: bound_host.into(), key_digest: key.map(digest) }
+        Guard {
+            bound_host: bound_host.into(),
+            key_digest: key.map(digest),
+        }
     }
 
     /// Why a request is refused, if it is.
-    fn verdict(&self, method: &Method, path: &str, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
+    fn verdict(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<(), (StatusCode, String)> {
         self.check_framing(headers)?;
         self.check_host(headers)?;
         self.check_origin(headers)?;
@@ -43,16 +51,27 @@ impl Guard {
 
     /// Two ways of saying how long the body is are a way of smuggling a second request (RFC 9112 §6.1).
     fn check_framing(&self, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
-        let both = headers.contains_key(header::TRANSFER_ENCODING) && headers.contains_key(header::CONTENT_LENGTH);
+        let both = headers.contains_key(header::TRANSFER_ENCODING)
+            && headers.contains_key(header::CONTENT_LENGTH);
         if both {
-            return Err((StatusCode::BAD_REQUEST, "both Content-Length and Transfer-Encoding; send one".into()));
+            return Err((
+                StatusCode::BAD_REQUEST,
+                "both Content-Length and Transfer-Encoding; send one".into(),
+            ));
         }
         Ok(())
     }
 
     fn check_host(&self, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
-        let Some(host) = headers.get(header::HOST).and_then(|h| h.to_str().ok()).filter(|h| !h.is_empty()) else {
-            return Err((StatusCode::BAD_REQUEST, "the request has no Host header".into()));
+        let Some(host) = headers
+            .get(header::HOST)
+            .and_then(|h| h.to_str().ok())
+            .filter(|h| !h.is_empty())
+        else {
+            return Err((
+                StatusCode::BAD_REQUEST,
+                "the request has no Host header".into(),
+            ));
         };
         // With a key, a page that does not know it gets nowhere, whatever name it uses.
         if self.key_digest.is_some() {
@@ -64,30 +83,46 @@ impl Guard {
         }
         Err((
             StatusCode::FORBIDDEN,
-            format!("host {name:?} is not this machine's own name; use 127.0.0.1, or start with --api-key to allow other names"),
+            format!(
+                "host {name:?} is not this machine's own name; use 127.0.0.1, or start with --api-key to allow other names"
+            ),
         ))
     }
 
     fn check_origin(&self, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
-        let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-        let own = origin.to_str().ok().and_then(|o| o.split_once("://")).is_some_and(|(scheme, rest)| {
-            matches!(scheme, "http" | "https") && is_loopback(host_name(rest))
-        });
+        let Some(origin) = headers.get(header::ORIGIN) else {
+            return Ok(());
+        };
+        let own = origin
+            .to_str()
+            .ok()
+            .and_then(|o| o.split_once("://"))
+            .is_some_and(|(scheme, rest)| {
+                matches!(scheme, "http" | "https") && is_loopback(host_name(rest))
+            });
         if own {
             return Ok(());
         }
         Err((
             StatusCode::FORBIDDEN,
-            format!("origin {} may not use this server", String::from_utf8_lossy(origin.as_bytes())),
+            format!(
+                "origin {} may not use this server",
+                String::from_utf8_lossy(origin.as_bytes())
+            ),
         ))
     }
 
     fn check_key(&self, headers: &HeaderMap) -> Result<(), (StatusCode, String)> {
-        let Some(expected) = &self.key_digest else { return Ok(()) };
+        let Some(expected) = &self.key_digest else {
+            return Ok(());
+        };
         let bearer = headers
             .get(header::AUTHORIZATION)
             .and_then(|v| v.to_str().ok())
-            .and_then(|v| v.strip_prefix("Bearer ").or_else(|| v.strip_prefix("bearer ")));
+            .and_then(|v| {
+                v.strip_prefix("Bearer ")
+                    .or_else(|| v.strip_prefix("bearer "))
+            });
         let given = bearer.or_else(|| headers.get("x-api-key").and_then(|v| v.to_str().ok()));
         match given.map(|key| Sha256::digest(key.trim().as_bytes())) {
             Some(digest) if digest.as_slice() == expected => Ok(()),
@@ -106,7 +141,10 @@ pub async fn guard(State(guard): State<Guard>, request: Request, next: Next) -> 
         Ok(()) => next.run(request).await,
         Err((status, text)) => {
             let mut response = refuse(status, &text);
-            response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("close"));
+            response.headers_mut().insert(
+                header::CONNECTION,
+                header::HeaderValue::from_static("close"),
+            );
             response
         }
     }
@@ -138,7 +176,9 @@ mod tests {
             let name = header::HeaderName::from_bytes(name.as_bytes()).expect("a header name");
             map.insert(name, value.parse().expect("a header value"));
         }
-        guard.verdict(&Method::POST, path, &map).map_or_else(|(status, _)| status.as_u16(), |()| 200)
+        guard
+            .verdict(&Method::POST, path, &map)
+            .map_or_else(|(status, _)| status.as_u16(), |()| 200)
     }
 
     /// Pages on the web reached local model servers by rebinding their own name to loopback, and by
@@ -158,15 +198,38 @@ mod tests {
             (&[("host", "10.0.0.7")], 403),
             (&[("host", "")], 400),
             (&[], 400),
-            (&[("host", "localhost"), ("origin", "https://evil.example")], 403),
+            (
+                &[("host", "localhost"), ("origin", "https://evil.example")],
+                403,
+            ),
             (&[("host", "localhost"), ("origin", "null")], 403),
             (&[("host", "localhost"), ("origin", "file://")], 403),
-            (&[("host", "localhost"), ("origin", "http://localhost:3000")], 200),
-            (&[("host", "localhost"), ("origin", "http://localhost@evil.example")], 403),
-            (&[("host", "localhost"), ("content-length", "5"), ("transfer-encoding", "chunked")], 400),
+            (
+                &[("host", "localhost"), ("origin", "http://localhost:3000")],
+                200,
+            ),
+            (
+                &[
+                    ("host", "localhost"),
+                    ("origin", "http://localhost@evil.example"),
+                ],
+                403,
+            ),
+            (
+                &[
+                    ("host", "localhost"),
+                    ("content-length", "5"),
+                    ("transfer-encoding", "chunked"),
+                ],
+                400,
+            ),
         ];
         for (headers, expected) in cases {
-            assert_eq!(verdict(&open, "/v1/chat/completions", headers), *expected, "{headers:?}");
+            assert_eq!(
+                verdict(&open, "/v1/chat/completions", headers),
+                *expected,
+                "{headers:?}"
+            );
         }
     }
 
@@ -174,10 +237,26 @@ mod tests {
     fn with_a_key_only_the_key_counts() {
         let keyed = Guard::new("0.0.0.0", Some("secret"));
         let cases: &[(&str, &[(&str, &str)], u16)] = &[
-            ("/v1/models", &[("host", "box.lan"), ("authorization", "Bearer secret")], 200),
-            ("/v1/models", &[("host", "box.lan"), ("x-api-key", "secret")], 200),
-            ("/v1/models", &[("host", "box.lan"), ("authorization", "Bearer secre")], 401),
-            ("/v1/models", &[("host", "box.lan"), ("authorization", "secret")], 401),
+            (
+                "/v1/models",
+                &[("host", "box.lan"), ("authorization", "Bearer secret")],
+                200,
+            ),
+            (
+                "/v1/models",
+                &[("host", "box.lan"), ("x-api-key", "secret")],
+                200,
+            ),
+            (
+                "/v1/models",
+                &[("host", "box.lan"), ("authorization", "Bearer secre")],
+                401,
+            ),
+            (
+                "/v1/models",
+                &[("host", "box.lan"), ("authorization", "secret")],
+                401,
+            ),
             ("/v1/models", &[("host", "box.lan")], 401),
         ];
         for (path, headers, expected) in cases {

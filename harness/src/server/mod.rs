@@ -36,8 +36,20 @@ pub struct Service {
 }
 
 impl Service {
-    pub fn new(model: Arc<ChatModel>, clock: FrozenClock, now_s: fn() -> u64, seed: u64) -> Service {
-        Service { model, started_s: now_s(), clock, now_s, ids: AtomicU64::new(1), seed: AtomicU64::new(seed) }
+    pub fn new(
+        model: Arc<ChatModel>,
+        clock: FrozenClock,
+        now_s: fn() -> u64,
+        seed: u64,
+    ) -> Service {
+        Service {
+            model,
+            started_s: now_s(),
+            clock,
+            now_s,
+            ids: AtomicU64::new(1),
+            seed: AtomicU64::new(seed),
+        }
     }
 
     fn now_s(&self) -> u64 {
@@ -45,13 +57,22 @@ impl Service {
     }
 
     fn next_id(&self) -> String {
-        format!("{:x}{:06x}", self.started_s, self.ids.fetch_add(1, Ordering::Relaxed))
+        format!(
+            "{:x}{:06x}",
+            self.started_s,
+            self.ids.fetch_add(1, Ordering::Relaxed)
+        )
     }
 
     fn surroundings(&self) -> openai::Surroundings {
         // Weyl sequence: each request that brings no seed gets another one.
-        let random_seed = self.seed.fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
-        openai::Surroundings { clock: self.clock.clone(), random_seed }
+        let random_seed = self
+            .seed
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        openai::Surroundings {
+            clock: self.clock.clone(),
+            random_seed,
+        }
     }
 }
 
@@ -72,12 +93,15 @@ impl Listen {
                 self.host
             )));
         }
-        TcpListener::bind((self.host.as_str(), self.port)).await.map_err(|e| match e.kind() {
-            std::io::ErrorKind::AddrInUse => {
-                Error::device(format!("port {} is in use; choose another with --port", self.port))
-            }
-            _ => Error::device(format!("cannot listen on {}:{}: {e}", self.host, self.port)),
-        })
+        TcpListener::bind((self.host.as_str(), self.port))
+            .await
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::AddrInUse => Error::device(format!(
+                    "port {} is in use; choose another with --port",
+                    self.port
+                )),
+                _ => Error::device(format!("cannot listen on {}:{}: {e}", self.host, self.port)),
+            })
     }
 }
 
@@ -108,20 +132,31 @@ fn router(service: Arc<Service>, guard: guard::Guard) -> Router {
 
 async fn health(State(service): State<Arc<Service>>) -> Response {
     match service.model.engine.stats() {
-        Ok(stats) => Json(json!({ "status": "ok", "running": stats.active, "waiting": stats.waiting })).into_response(),
+        Ok(stats) => {
+            Json(json!({ "status": "ok", "running": stats.active, "waiting": stats.waiting }))
+                .into_response()
+        }
         Err(error) => openai::error::ApiError::from(Error::from(error)).into_response(),
     }
 }
 
 async fn not_found() -> Response {
-    openai::error::refuse(StatusCode::NOT_FOUND, "no such path; have /v1/chat/completions, /v1/models, /health")
+    openai::error::refuse(
+        StatusCode::NOT_FOUND,
+        "no such path; have /v1/chat/completions, /v1/models, /health",
+    )
 }
 
 async fn not_allowed() -> Response {
-    openai::error::refuse(StatusCode::METHOD_NOT_ALLOWED, "this path does not take that method")
+    openai::error::refuse(
+        StatusCode::METHOD_NOT_ALLOWED,
+        "this path does not take that method",
+    )
 }
 
 /// The address a listener got, for the line that tells the person.
 pub fn address(listener: &TcpListener) -> Result<SocketAddr, Error> {
-    listener.local_addr().map_err(|e| Error::device(format!("cannot read the listener's address: {e}")))
+    listener
+        .local_addr()
+        .map_err(|e| Error::device(format!("cannot read the listener's address: {e}")))
 }

@@ -49,18 +49,32 @@ impl Bpe {
         let ids = text_ids(parts);
         let mut merges = AHashMap::with_capacity(parts.merges.len());
         for (rank, text) in parts.merges.iter().enumerate() {
-            let (pair, id) = parse_merge(text, &ids).map_err(|why| format!("element {rank}: {why}"))?;
+            let (pair, id) =
+                parse_merge(text, &ids).map_err(|why| format!("element {rank}: {why}"))?;
             // The first of two equal pairs counts.
-            merges.entry(pair).or_insert(Merge { rank: rank as u32, id });
+            merges.entry(pair).or_insert(Merge {
+                rank: rank as u32,
+                id,
+            });
         }
         let byte_ids = std::array::from_fn(|byte| {
-            ids.get(byte_level::char_of(byte as u8).encode_utf8(&mut [0; 4]) as &str).copied()
+            ids.get(byte_level::char_of(byte as u8).encode_utf8(&mut [0; 4]) as &str)
+                .copied()
         });
         let words = match pre.whole_words {
-            true => ids.iter().map(|(text, id)| (byte_level::bytes_of(text).into(), *id)).collect(),
+            true => ids
+                .iter()
+                .map(|(text, id)| (byte_level::bytes_of(text).into(), *id))
+                .collect(),
             false => AHashMap::new(),
         };
-        Ok(Self { splitter: Splitter::new(pre), byte_ids, merges, words, unknown: parts.unknown })
+        Ok(Self {
+            splitter: Splitter::new(pre),
+            byte_ids,
+            merges,
+            words,
+            unknown: parts.unknown,
+        })
     }
 
     /// Bytes that no token writes; text with them gives the unknown token, or loses them.
@@ -72,7 +86,9 @@ impl Bpe {
     pub fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut work = Work::default();
         if text.len() < MEMO_BYTES_MIN {
-            self.splitter.split(text, &mut |word| self.encode_word(word.as_bytes(), &mut work, out));
+            self.splitter.split(text, &mut |word| {
+                self.encode_word(word.as_bytes(), &mut work, out)
+            });
             return;
         }
         let mut memo: AHashMap<&str, (usize, usize)> = AHashMap::new();
@@ -105,7 +121,12 @@ impl Bpe {
                 }
             }
         }
-        out.extend(work.symbols.iter().filter(|s| s.alive).filter_map(|s| s.id.or(self.unknown)));
+        out.extend(
+            work.symbols
+                .iter()
+                .filter(|s| s.alive)
+                .filter_map(|s| s.id.or(self.unknown)),
+        );
     }
 }
 
@@ -127,11 +148,20 @@ fn text_ids<'a>(parts: &BpeParts<'a>) -> AHashMap<&'a str, u32> {
 
 fn parse_merge(text: &str, ids: &AHashMap<&str, u32>) -> Result<((u32, u32), u32), String> {
     let Some((left, right)) = text.split_once(' ') else {
-        return Err(format!("need two tokens with a space between them, have {}", quote(text)));
+        return Err(format!(
+            "need two tokens with a space between them, have {}",
+            quote(text)
+        ));
     };
     let find = |token: &str| {
         let id = ids.get(token).copied();
-        id.ok_or_else(|| format!("{} of the merge {} is not a token", quote(token), quote(text)))
+        id.ok_or_else(|| {
+            format!(
+                "{} of the merge {} is not a token",
+                quote(token),
+                quote(text)
+            )
+        })
     };
     Ok(((find(left)?, find(right)?), find(&[left, right].concat())?))
 }
@@ -177,12 +207,13 @@ impl Work {
         self.symbols.clear();
         self.queue.clear();
         let last = word.len().saturating_sub(1);
-        self.symbols.extend(word.iter().enumerate().map(|(i, &byte)| Symbol {
-            id: byte_ids[byte as usize],
-            prev: if i == 0 { NONE } else { i as u32 - 1 },
-            next: if i == last { NONE } else { i as u32 + 1 },
-            alive: true,
-        }));
+        self.symbols
+            .extend(word.iter().enumerate().map(|(i, &byte)| Symbol {
+                id: byte_ids[byte as usize],
+                prev: if i == 0 { NONE } else { i as u32 - 1 },
+                next: if i == last { NONE } else { i as u32 + 1 },
+                alive: true,
+            }));
     }
 
     /// The ids at `left` and after it, with the index of the second.
@@ -193,9 +224,16 @@ impl Work {
     }
 
     fn offer(&mut self, left: usize, merges: &AHashMap<(u32, u32), Merge>) {
-        let Some((pair, _)) = self.pair_at(left) else { return };
+        let Some((pair, _)) = self.pair_at(left) else {
+            return;
+        };
         if let Some(&Merge { rank, id }) = merges.get(&pair) {
-            self.queue.push(Reverse(Offer { rank, left: left as u32, pair, id }));
+            self.queue.push(Reverse(Offer {
+                rank,
+                left: left as u32,
+                pair,
+                id,
+            }));
         }
     }
 
@@ -205,7 +243,9 @@ impl Work {
         if !self.symbols[left].alive {
             return false;
         }
-        let Some((pair, right)) = self.pair_at(left) else { return false };
+        let Some((pair, right)) = self.pair_at(left) else {
+            return false;
+        };
         if pair != offer.pair {
             return false;
         }

@@ -3,8 +3,8 @@
 
 use super::bpe::{Bpe, BpeParts};
 use super::literals::{Literal, Literals};
-use super::spm::{SentencePiece, SpmParts};
 use super::split::{self, PreTokenizer};
+use super::spm::{SentencePiece, SpmParts};
 use super::vocabulary::{Kind, Roles, Spelling, Vocabulary, byte_token, find_ends};
 use super::{Encoder, Tokenizer, fault};
 use crate::error::quote;
@@ -82,7 +82,10 @@ pub(super) fn read(metadata: &Metadata) -> Result<Parts<'_>> {
         other => {
             return Err(metadata.fault(
                 MODEL,
-                &format!("need \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece), have {}", quote(other)),
+                &format!(
+                    "need \"gpt2\" (byte-level BPE) or \"llama\" (SentencePiece), have {}",
+                    quote(other)
+                ),
             ));
         }
     };
@@ -94,7 +97,9 @@ pub(super) fn read(metadata: &Metadata) -> Result<Parts<'_>> {
         Model::Bpe => None,
         Model::SentencePiece => Some(metadata.required(SCORES)?),
     };
-    let ends = ENDS.iter().filter_map(|key| metadata.optional(key).transpose());
+    let ends = ENDS
+        .iter()
+        .filter_map(|key| metadata.optional(key).transpose());
     let mut parts = Parts {
         model,
         pre: metadata.optional(PRE)?,
@@ -136,8 +141,16 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Tokenizer> {
     let pre = pre_tokenizer(parts, &mut warnings);
     let encoder = encoder_of(parts, &kinds, &pre, &mut warnings)?;
     let is_spm = parts.model == Model::SentencePiece;
-    let spelling = if is_spm { Spelling::SentencePiece } else { Spelling::ByteLevel };
-    let roles = Roles { bos: parts.bos, eos: parts.eos, ends };
+    let spelling = if is_spm {
+        Spelling::SentencePiece
+    } else {
+        Spelling::ByteLevel
+    };
+    let roles = Roles {
+        bos: parts.bos,
+        eos: parts.eos,
+        ends,
+    };
     Ok(Tokenizer {
         vocabulary: Vocabulary::new(&parts.tokens, kinds, spelling, roles),
         literals,
@@ -152,11 +165,17 @@ pub(super) fn build(parts: &Parts<'_>) -> Result<Tokenizer> {
 fn check(parts: &Parts<'_>) -> Result<()> {
     let count = parts.tokens.len();
     if count == 0 || count > VOCAB_TOKENS_MAX {
-        return Err(fault(TOKENS, &format!("need 1 to {VOCAB_TOKENS_MAX} tokens, have {count}")));
+        return Err(fault(
+            TOKENS,
+            &format!("need 1 to {VOCAB_TOKENS_MAX} tokens, have {count}"),
+        ));
     }
     if let Some(id) = parts.tokens.iter().position(|t| t.len() > TOKEN_BYTES_MAX) {
         let have = parts.tokens[id].len();
-        return Err(fault(TOKENS, &format!("token {id} has {have} bytes, more than {TOKEN_BYTES_MAX}")));
+        return Err(fault(
+            TOKENS,
+            &format!("token {id} has {have} bytes, more than {TOKEN_BYTES_MAX}"),
+        ));
     }
     let lengths = [
         (SCORES, parts.scores.as_ref().map(Vec::len)),
@@ -164,14 +183,20 @@ fn check(parts: &Parts<'_>) -> Result<()> {
     ];
     for (key, length) in lengths {
         if let Some(have) = length.filter(|&n| n != count) {
-            return Err(fault(key, &format!("need one element for each of the {count} tokens, have {have}")));
+            return Err(fault(
+                key,
+                &format!("need one element for each of the {count} tokens, have {have}"),
+            ));
         }
     }
     let ids = [(BOS, parts.bos), (EOS, parts.eos), (UNKNOWN, parts.unknown)];
     let ends = parts.ends.iter().map(|id| (ENDS[0], Some(*id)));
     for (key, id) in ids.into_iter().chain(ends) {
         if let Some(id) = id.filter(|&id| id as usize >= count) {
-            return Err(fault(key, &format!("id {id} is outside the vocabulary of {count} tokens")));
+            return Err(fault(
+                key,
+                &format!("id {id} is outside the vocabulary of {count} tokens"),
+            ));
         }
     }
     if parts.model == Model::SentencePiece && parts.scores.is_none() {
@@ -182,8 +207,15 @@ fn check(parts: &Parts<'_>) -> Result<()> {
 
 fn kinds_of(parts: &Parts<'_>, warnings: &mut Vec<String>) -> Result<Vec<Kind>> {
     let Some(types) = &parts.types else {
-        warnings.push(format!("{TYPES} is missing: kinds of tokens are guessed from their text"));
-        return Ok(parts.tokens.iter().enumerate().map(|(id, t)| guess_kind(parts, id, t)).collect());
+        warnings.push(format!(
+            "{TYPES} is missing: kinds of tokens are guessed from their text"
+        ));
+        return Ok(parts
+            .tokens
+            .iter()
+            .enumerate()
+            .map(|(id, t)| guess_kind(parts, id, t))
+            .collect());
     };
     let mut kinds = Vec::with_capacity(types.len());
     let mut undefined = 0usize;
@@ -197,7 +229,10 @@ fn kinds_of(parts: &Parts<'_>, warnings: &mut Vec<String>) -> Result<Vec<Kind>> 
             6 if byte_token(parts.tokens[id]).is_some() => Kind::Byte,
             6 => {
                 let text = quote(parts.tokens[id]);
-                return Err(fault(TYPES, &format!("token {id} is typed as a byte but is {text}; need <0xNN>")));
+                return Err(fault(
+                    TYPES,
+                    &format!("token {id} is typed as a byte but is {text}; need <0xNN>"),
+                ));
             }
             _ => {
                 undefined += 1;
@@ -206,7 +241,9 @@ fn kinds_of(parts: &Parts<'_>, warnings: &mut Vec<String>) -> Result<Vec<Kind>> 
         });
     }
     if undefined > 0 {
-        warnings.push(format!("{TYPES}: {undefined} tokens have an undefined type, taken as text"));
+        warnings.push(format!(
+            "{TYPES}: {undefined} tokens have an undefined type, taken as text"
+        ));
     }
     Ok(kinds)
 }
@@ -239,7 +276,9 @@ fn make_control(
         Kind::Control | Kind::Unknown => {}
         Kind::Normal | Kind::UserDefined | Kind::Unused | Kind::Byte => {
             let text = quote(parts.tokens[id as usize]);
-            warnings.push(format!("{role} is token {id} {text}, typed as text: taken as a control token"));
+            warnings.push(format!(
+                "{role} is token {id} {text}, typed as text: taken as a control token"
+            ));
             *kind = Kind::Control;
         }
     }
@@ -247,8 +286,16 @@ fn make_control(
 
 fn literals_of(texts: &[&str], kinds: &[Kind]) -> Result<Literals, String> {
     let whole = |kind: &Kind| matches!(kind, Kind::Control | Kind::UserDefined | Kind::Unknown);
-    let pairs = texts.iter().zip(kinds).enumerate().filter(|(_, (_, kind))| whole(kind));
-    Literals::new(pairs.map(|(id, (text, kind))| Literal::new(id as u32, text, *kind)).collect())
+    let pairs = texts
+        .iter()
+        .zip(kinds)
+        .enumerate()
+        .filter(|(_, (_, kind))| whole(kind));
+    Literals::new(
+        pairs
+            .map(|(id, (text, kind))| Literal::new(id as u32, text, *kind))
+            .collect(),
+    )
 }
 
 fn pre_tokenizer(parts: &Parts<'_>, warnings: &mut Vec<String>) -> PreTokenizer {
@@ -279,22 +326,39 @@ fn encoder_of(
     let (texts, unknown) = (&parts.tokens[..], parts.unknown);
     let (encoder, missing) = match (parts.model, &parts.scores) {
         (Model::Bpe, _) => {
-            let parts = BpeParts { texts, kinds, merges: &parts.merges, unknown };
+            let parts = BpeParts {
+                texts,
+                kinds,
+                merges: &parts.merges,
+                unknown,
+            };
             let bpe = Bpe::new(&parts, pre).map_err(|why| fault(MERGES, &why))?;
             let missing = bpe.missing_bytes();
             (Encoder::Bpe(bpe), missing)
         }
         (Model::SentencePiece, Some(scores)) => {
             let space_prefix = parts.space_prefix.unwrap_or(true);
-            let spm = SentencePiece::new(&SpmParts { texts, kinds, scores, unknown, space_prefix });
+            let spm = SentencePiece::new(&SpmParts {
+                texts,
+                kinds,
+                scores,
+                unknown,
+                space_prefix,
+            });
             let missing = spm.missing_bytes();
             (Encoder::SentencePiece(spm), missing)
         }
         (Model::SentencePiece, None) => return Err(Error::bug("scores were checked")),
     };
     if missing > 0 {
-        let fate = if unknown.is_some() { "becomes the unknown token" } else { "is lost" };
-        warnings.push(format!("{TOKENS}: {missing} of 256 bytes have no token; text with them {fate}"));
+        let fate = if unknown.is_some() {
+            "becomes the unknown token"
+        } else {
+            "is lost"
+        };
+        warnings.push(format!(
+            "{TOKENS}: {missing} of 256 bytes have no token; text with them {fate}"
+        ));
     }
     Ok(encoder)
 }

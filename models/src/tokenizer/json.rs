@@ -25,7 +25,11 @@ pub(super) struct Library {
 
 impl Library {
     pub fn encode(&self, text: &str, at_start: bool, ids: &mut Vec<u32>) {
-        let tokenizer = if at_start { &self.first } else { self.later.as_ref().unwrap_or(&self.first) };
+        let tokenizer = if at_start {
+            &self.first
+        } else {
+            self.later.as_ref().unwrap_or(&self.first)
+        };
         match tokenizer.encode_fast(text, false) {
             Ok(encoding) => ids.extend_from_slice(encoding.get_ids()),
             // The one error there is, an unknown token outside the vocabulary, is refused at load.
@@ -46,7 +50,9 @@ pub(super) fn read(path: &Path) -> Result<Tokenizer> {
     let bos_by_template = bos_of_template(&root);
     root["post_processor"] = Value::Null;
     let first = library(&root)?;
-    let later = without_first_prefix(&mut root).then(|| library(&root)).transpose()?;
+    let later = without_first_prefix(&mut root)
+        .then(|| library(&root))
+        .transpose()?;
     let space_prefix = spelling == Spelling::SentencePiece && adds_space(&first);
 
     let texts = texts_of(&first, &added)?;
@@ -77,9 +83,13 @@ fn part(name: &str, why: &str) -> Error {
 }
 
 fn read_json(path: &Path) -> Result<Value> {
-    let size = std::fs::metadata(path).map_err(|e| Error::device(e.to_string()))?.len();
+    let size = std::fs::metadata(path)
+        .map_err(|e| Error::device(e.to_string()))?
+        .len();
     if size > TOKENIZER_JSON_BYTES_MAX {
-        return Err(Error::input(format!("{size} bytes, more than {TOKENIZER_JSON_BYTES_MAX}: not a tokenizer")));
+        return Err(Error::input(format!(
+            "{size} bytes, more than {TOKENIZER_JSON_BYTES_MAX}: not a tokenizer"
+        )));
     }
     let bytes = std::fs::read(path).map_err(|e| Error::device(e.to_string()))?;
     let value: Value =
@@ -93,16 +103,27 @@ fn read_json(path: &Path) -> Result<Value> {
 /// Takes the added tokens out of the file. They keep their ids.
 fn take_added(root: &mut Value) -> Result<Vec<Literal>> {
     let rows = std::mem::replace(&mut root["added_tokens"], Value::Array(Vec::new()));
-    let Value::Array(rows) = rows else { return Ok(Vec::new()) };
+    let Value::Array(rows) = rows else {
+        return Ok(Vec::new());
+    };
     rows.iter()
         .enumerate()
         .map(|(i, row)| {
-            let id = row["id"].as_u64().filter(|&id| id < VOCAB_TOKENS_MAX as u64);
+            let id = row["id"]
+                .as_u64()
+                .filter(|&id| id < VOCAB_TOKENS_MAX as u64);
             let (Some(id), Some(text)) = (id, row["content"].as_str()) else {
-                return Err(part("added_tokens", &format!("element {i} needs an id below {VOCAB_TOKENS_MAX} and a content")));
+                return Err(part(
+                    "added_tokens",
+                    &format!("element {i} needs an id below {VOCAB_TOKENS_MAX} and a content"),
+                ));
             };
             let flag = |name: &str| row[name].as_bool().unwrap_or(false);
-            let kind = if flag("special") { Kind::Control } else { Kind::UserDefined };
+            let kind = if flag("special") {
+                Kind::Control
+            } else {
+                Kind::UserDefined
+            };
             Ok(Literal {
                 strips_left: flag("lstrip"),
                 strips_right: flag("rstrip"),
@@ -127,7 +148,10 @@ fn spelling_of(root: &Value) -> Result<Spelling> {
         Ok(Spelling::SentencePiece)
     } else {
         let have = quote(decoder["type"].as_str().unwrap_or("none"));
-        Err(part("decoder", &format!("need ByteLevel, Metaspace or a replacement of U+2581, have {have}")))
+        Err(part(
+            "decoder",
+            &format!("need ByteLevel, Metaspace or a replacement of U+2581, have {have}"),
+        ))
     }
 }
 
@@ -138,24 +162,39 @@ fn bos_of_template(root: &Value) -> Option<String> {
         Some(steps) => steps.as_slice(),
         None => std::slice::from_ref(post),
     };
-    let template = steps.iter().find(|step| step["type"] == "TemplateProcessing")?;
-    Some(template["single"][0]["SpecialToken"]["id"].as_str()?.to_owned())
+    let template = steps
+        .iter()
+        .find(|step| step["type"] == "TemplateProcessing")?;
+    Some(
+        template["single"][0]["SpecialToken"]["id"]
+            .as_str()?
+            .to_owned(),
+    )
 }
 
 fn library(root: &Value) -> Result<tokenizers::Tokenizer> {
     if let Some(unknown) = root["model"]["unk_token"].as_str() {
-        if root["model"]["vocab"].as_object().is_some_and(|v| !v.contains_key(unknown)) {
-            return Err(part("model.unk_token", &format!("{} is not in the vocabulary", quote(unknown))));
+        if root["model"]["vocab"]
+            .as_object()
+            .is_some_and(|v| !v.contains_key(unknown))
+        {
+            return Err(part(
+                "model.unk_token",
+                &format!("{} is not in the vocabulary", quote(unknown)),
+            ));
         }
     }
     let text = serde_json::to_string(root).map_err(|e| Error::bug(e.to_string()))?;
-    text.parse().map_err(|e: tokenizers::Error| part("tokenizer", &e.to_string()))
+    text.parse()
+        .map_err(|e: tokenizers::Error| part("tokenizer", &e.to_string()))
 }
 
 /// `Metaspace` with `prepend_scheme: first` puts its space before the first text only. Turns it into
 /// one that puts none; false where there is nothing to turn.
 fn without_first_prefix(root: &mut Value) -> bool {
-    let Some(pre) = root.get_mut("pre_tokenizer") else { return false };
+    let Some(pre) = root.get_mut("pre_tokenizer") else {
+        return false;
+    };
     let steps = match pre["pretokenizers"].is_array() {
         true => pre["pretokenizers"].as_array_mut().map(Vec::as_mut_slice),
         false => Some(std::slice::from_mut(pre)),
@@ -172,8 +211,13 @@ fn without_first_prefix(root: &mut Value) -> bool {
 
 /// Whether encoding puts a space before a text: asked of the tokenizer itself.
 fn adds_space(tokenizer: &tokenizers::Tokenizer) -> bool {
-    let Ok(encoding) = tokenizer.encode_fast("a", false) else { return false };
-    encoding.get_tokens().first().is_some_and(|t| t.starts_with(spm::SPACE))
+    let Ok(encoding) = tokenizer.encode_fast("a", false) else {
+        return false;
+    };
+    encoding
+        .get_tokens()
+        .first()
+        .is_some_and(|t| t.starts_with(spm::SPACE))
 }
 
 /// The text of every id; an id that nothing has is empty.
@@ -182,7 +226,10 @@ fn texts_of(library: &tokenizers::Tokenizer, added: &[Literal]) -> Result<Vec<St
     let ids = vocab.values().copied().chain(added.iter().map(|l| l.id));
     let count = ids.max().map_or(0, |id| id as usize + 1);
     if count == 0 || count > VOCAB_TOKENS_MAX {
-        return Err(part("model.vocab", &format!("need ids from 0 to {VOCAB_TOKENS_MAX}, have {count} tokens")));
+        return Err(part(
+            "model.vocab",
+            &format!("need ids from 0 to {VOCAB_TOKENS_MAX}, have {count} tokens"),
+        ));
     }
     let mut texts = vec![String::new(); count];
     for (text, id) in vocab {
@@ -194,12 +241,7 @@ fn texts_of(library: &tokenizers::Tokenizer, added: &[Literal]) -> Result<Vec<St
     Ok(texts)
 }
 
-fn kinds_of(
-    texts: &[&str],
-    added: &[Literal],
-    root: &Value,
-    spelling: Spelling,
-) -> Vec<Kind> {
+fn kinds_of(texts: &[&str], added: &[Literal], root: &Value, spelling: Spelling) -> Vec<Kind> {
     let unknown = root["model"]["unk_token"].as_str();
     let falls_back = root["model"]["byte_fallback"] == true && spelling == Spelling::SentencePiece;
     let kind_of = |text: &&str| match *text {

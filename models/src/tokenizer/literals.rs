@@ -24,7 +24,14 @@ pub(super) struct Literal {
 impl Literal {
     pub fn new(id: u32, text: &str, kind: Kind) -> Self {
         let text = text.to_owned();
-        Self { id, text, kind, strips_left: false, strips_right: false, single_word: false }
+        Self {
+            id,
+            text,
+            kind,
+            strips_left: false,
+            strips_right: false,
+            single_word: false,
+        }
     }
 }
 
@@ -52,8 +59,15 @@ impl Literals {
     /// The error is the automaton's: too many or too long texts.
     pub fn new(all: Vec<Literal>) -> Result<Self, String> {
         let all: Vec<Literal> = all.into_iter().filter(|l| !l.text.is_empty()).collect();
-        let plain = all.iter().filter(|l| l.kind == Kind::UserDefined).cloned().collect();
-        Ok(Self { plain: Matcher::new(plain)?, parsed: Matcher::new(all)? })
+        let plain = all
+            .iter()
+            .filter(|l| l.kind == Kind::UserDefined)
+            .cloned()
+            .collect();
+        Ok(Self {
+            plain: Matcher::new(plain)?,
+            parsed: Matcher::new(all)?,
+        })
     }
 
     /// The hits in `text`, from left to right, not overlapping.
@@ -68,17 +82,25 @@ impl Literals {
 impl Matcher {
     fn new(literals: Vec<Literal>) -> Result<Self, String> {
         if literals.is_empty() {
-            return Ok(Self { literals, automaton: None });
+            return Ok(Self {
+                literals,
+                automaton: None,
+            });
         }
         let automaton = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(literals.iter().map(|l| l.text.as_bytes()))
             .map_err(|e| e.to_string())?;
-        Ok(Self { literals, automaton: Some(automaton) })
+        Ok(Self {
+            literals,
+            automaton: Some(automaton),
+        })
     }
 
     fn find(&self, text: &str) -> Vec<Hit> {
-        let Some(automaton) = &self.automaton else { return Vec::new() };
+        let Some(automaton) = &self.automaton else {
+            return Vec::new();
+        };
         let mut hits = Vec::new();
         let mut free_from = 0;
         for found in automaton.find_iter(text) {
@@ -93,7 +115,11 @@ impl Matcher {
             if literal.strips_right {
                 end = text.len() - text[end..].trim_start().len();
             }
-            hits.push(Hit { start, end, id: literal.id });
+            hits.push(Hit {
+                start,
+                end,
+                id: literal.id,
+            });
             free_from = end;
         }
         hits
@@ -127,11 +153,19 @@ mod tests {
         .unwrap();
         let hit = |start, end, id| Hit { start, end, id };
         let rows: &[(&str, Specials, &[Hit])] = &[
-            ("x<a><a><a>", Specials::Parse, &[hit(1, 7, 2), hit(7, 10, 1)]),
+            (
+                "x<a><a><a>",
+                Specials::Parse,
+                &[hit(1, 7, 2), hit(7, 10, 1)],
+            ),
             ("x<a>\t\t\t", Specials::Plain, &[hit(4, 6, 3)]),
             ("a <b> \n c", Specials::Parse, &[hit(1, 8, 4)]),
             ("<a> <b>", Specials::Parse, &[hit(0, 3, 1), hit(3, 7, 4)]),
-            ("mask unmask mask_ (mask)", Specials::Plain, &[hit(0, 4, 5), hit(19, 23, 5)]),
+            (
+                "mask unmask mask_ (mask)",
+                Specials::Plain,
+                &[hit(0, 4, 5), hit(19, 23, 5)],
+            ),
             ("", Specials::Parse, &[]),
         ];
         for (text, specials, want) in rows {

@@ -12,8 +12,8 @@ mod byte_level;
 mod gguf;
 mod json;
 mod literals;
-mod spm;
 mod split;
+mod spm;
 mod utf8;
 mod vocabulary;
 

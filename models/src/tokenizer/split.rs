@@ -36,8 +36,10 @@ pub(super) struct PreTokenizer {
 
 const SPACE: &str = r"\s+";
 
-const GPT2: &[&str] =
-    &[r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+", SPACE];
+const GPT2: &[&str] = &[
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+",
+    SPACE,
+];
 const LLAMA3: &[&str] = &[
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+",
     SPACE,
@@ -63,7 +65,11 @@ const FALCON_PUNCTUATION: &[&str] = &[r"[\p{P}\$\+<=>\^~\|`]+"];
 const THREE_DIGITS: &[&str] = &[r"[0-9][0-9][0-9]"];
 
 const fn plain(stages: &'static [&'static [&'static str]]) -> PreTokenizer {
-    PreTokenizer { stages, whole_words: false, adds_bos: false }
+    PreTokenizer {
+        stages,
+        whole_words: false,
+        adds_bos: false,
+    }
 }
 
 /// Used where a file names no pre-tokeniser, or one we do not know.
@@ -78,14 +84,25 @@ pub(super) fn by_name(name: &str) -> Option<PreTokenizer> {
         "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" | "exaone" | "minerva-7b"
         | "mellum2" => plain(&[DIGIT, GPT2]),
         "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0"
-        | "lfm2" => PreTokenizer { stages: &[LLAMA3], whole_words: true, adds_bos: true },
+        | "lfm2" => PreTokenizer {
+            stages: &[LLAMA3],
+            whole_words: true,
+            adds_bos: true,
+        },
         "dbrx" | "smaug-bpe" | "chatglm-bpe" => plain(&[LLAMA3]),
-        "glm4" => PreTokenizer { whole_words: true, ..plain(&[LLAMA3]) },
-        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2"
-        | "hunyuan" | "solar-open" | "grok-2" => plain(&[QWEN2]),
+        "glm4" => PreTokenizer {
+            whole_words: true,
+            ..plain(&[LLAMA3])
+        },
+        "qwen2" | "deepseek-r1-qwen" | "kormo" | "f2llmv2" | "megrez" | "stablelm2" | "hunyuan"
+        | "solar-open" | "grok-2" => plain(&[QWEN2]),
         "qwen35" => plain(&[QWEN35]),
         "gpt-4o" | "llama4" | "kanana2" | "minimax-m2" => plain(&[GPT4O]),
-        "tekken" => PreTokenizer { stages: &[TEKKEN], whole_words: true, adds_bos: true },
+        "tekken" => PreTokenizer {
+            stages: &[TEKKEN],
+            whole_words: true,
+            adds_bos: true,
+        },
         "falcon" => plain(&[FALCON_PUNCTUATION, GPT2, THREE_DIGITS]),
         _ => return None,
     })
@@ -93,7 +110,11 @@ pub(super) fn by_name(name: &str) -> Option<PreTokenizer> {
 
 impl Splitter {
     pub fn new(pre: &PreTokenizer) -> Self {
-        let stages = pre.stages.iter().map(|patterns| Stage::new(patterns)).collect();
+        let stages = pre
+            .stages
+            .iter()
+            .map(|patterns| Stage::new(patterns))
+            .collect();
         Self { stages }
     }
 
@@ -122,7 +143,10 @@ fn cut_rest<'t>(stages: &[Stage], text: &'t str, word: &mut dyn FnMut(&'t str)) 
 impl Stage {
     fn new(patterns: &[&str]) -> Self {
         let regex = Regex::new_many(patterns).expect("the patterns above are valid");
-        let retreats = patterns.iter().position(|p| *p == SPACE).map(PatternID::must);
+        let retreats = patterns
+            .iter()
+            .position(|p| *p == SPACE)
+            .map(PatternID::must);
         Self { regex, retreats }
     }
 
@@ -132,7 +156,9 @@ impl Stage {
             let input = Input::new(text).span(at..text.len());
             // Nearly every match starts where the last ended, and an anchored search is twice as fast.
             let found = self.regex.search(&input.clone().anchored(Anchored::Yes));
-            let Some(found) = found.or_else(|| self.regex.search(&input)) else { break };
+            let Some(found) = found.or_else(|| self.regex.search(&input)) else {
+                break;
+            };
             let mut end = found.end();
             if self.retreats == Some(found.pattern()) && end < text.len() {
                 end = step_back(&text[..end], found.start());

@@ -48,8 +48,16 @@ impl SentencePiece {
             match kind {
                 Kind::Normal | Kind::UserDefined | Kind::Unused if !text.is_empty() => {
                     // A score that is no number comes last.
-                    let score = Some(parts.scores[id]).filter(|s| !s.is_nan()).unwrap_or(f32::NEG_INFINITY);
-                    pieces.insert(text.into(), Piece { id: id as u32, score });
+                    let score = Some(parts.scores[id])
+                        .filter(|s| !s.is_nan())
+                        .unwrap_or(f32::NEG_INFINITY);
+                    pieces.insert(
+                        text.into(),
+                        Piece {
+                            id: id as u32,
+                            score,
+                        },
+                    );
                     piece_bytes_max = piece_bytes_max.max(text.len());
                 }
                 Kind::Byte => {
@@ -62,7 +70,13 @@ impl SentencePiece {
             }
         }
         let (unknown, space_prefix) = (parts.unknown, parts.space_prefix);
-        Self { pieces, byte_ids, unknown, space_prefix, piece_bytes_max }
+        Self {
+            pieces,
+            byte_ids,
+            unknown,
+            space_prefix,
+            piece_bytes_max,
+        }
     }
 
     /// Bytes that have no token of their own.
@@ -132,7 +146,9 @@ impl Ord for Offer {
     /// Best score first, then from left to right.
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         // `+ 0.0` makes -0.0 equal to 0.0, as numbers are.
-        (self.score + 0.0).total_cmp(&(other.score + 0.0)).then(other.left.cmp(&self.left))
+        (self.score + 0.0)
+            .total_cmp(&(other.score + 0.0))
+            .then(other.left.cmp(&self.left))
     }
 }
 
@@ -156,10 +172,24 @@ impl<'a> Work<'a> {
         for (index, (start, c)) in text.char_indices().enumerate() {
             let prev = if index == 0 { NONE } else { index as u32 - 1 };
             let end = (start + c.len_utf8()) as u32;
-            let next = if end as usize == text.len() { NONE } else { index as u32 + 1 };
-            symbols.push(Symbol { start: start as u32, end, prev, next });
+            let next = if end as usize == text.len() {
+                NONE
+            } else {
+                index as u32 + 1
+            };
+            symbols.push(Symbol {
+                start: start as u32,
+                end,
+                prev,
+                next,
+            });
         }
-        Self { model, text, symbols, queue: BinaryHeap::new() }
+        Self {
+            model,
+            text,
+            symbols,
+            queue: BinaryHeap::new(),
+        }
     }
 
     fn run(mut self, out: &mut Vec<u32>) {
@@ -174,7 +204,8 @@ impl<'a> Work<'a> {
             }
         }
         for symbol in self.symbols.iter().filter(|s| s.start < s.end) {
-            self.model.emit(&self.text[symbol.start as usize..symbol.end as usize], out);
+            self.model
+                .emit(&self.text[symbol.start as usize..symbol.end as usize], out);
         }
     }
 
@@ -187,8 +218,18 @@ impl<'a> Work<'a> {
         if (end - start) as usize > self.model.piece_bytes_max {
             return;
         }
-        if let Some(piece) = self.model.pieces.get(&self.text[start as usize..end as usize]) {
-            self.queue.push(Offer { score: piece.score, left, start, end, right });
+        if let Some(piece) = self
+            .model
+            .pieces
+            .get(&self.text[start as usize..end as usize])
+        {
+            self.queue.push(Offer {
+                score: piece.score,
+                left,
+                start,
+                end,
+                right,
+            });
         }
     }
 

@@ -11,11 +11,14 @@ struct ByteLevel {
 }
 
 fn byte_level() -> ByteLevel {
-    let mut tokens: Vec<String> = (0..=255).map(|b| byte_level::char_of(b).to_string()).collect();
-    let merges: Vec<String> =
-        ["t h", "th e", "Ġ the", "i n", "in g", "Ġ s", "1 2", "12 3", "- >", "Ã ©", "a a", "aa aa"]
-            .map(String::from)
-            .to_vec();
+    let mut tokens: Vec<String> = (0..=255)
+        .map(|b| byte_level::char_of(b).to_string())
+        .collect();
+    let merges: Vec<String> = [
+        "t h", "th e", "Ġ the", "i n", "in g", "Ġ s", "1 2", "12 3", "- >", "Ã ©", "a a", "aa aa",
+    ]
+    .map(String::from)
+    .to_vec();
     tokens.extend(merges.iter().map(|m| m.replace(' ', "")));
     let mut types = vec![1; tokens.len()];
     for (text, ty) in [
@@ -28,7 +31,11 @@ fn byte_level() -> ByteLevel {
         tokens.push(text.to_owned());
         types.push(ty);
     }
-    ByteLevel { tokens, merges, types }
+    ByteLevel {
+        tokens,
+        merges,
+        types,
+    }
 }
 
 impl ByteLevel {
@@ -44,8 +51,11 @@ impl ByteLevel {
 
     /// The same vocabulary as a `tokenizer.json`.
     fn json(&self, pre_tokenizer: serde_json::Value) -> serde_json::Value {
-        let vocab: serde_json::Map<_, _> =
-            self.tokens[..268].iter().enumerate().map(|(i, t)| (t.clone(), i.into())).collect();
+        let vocab: serde_json::Map<_, _> = self.tokens[..268]
+            .iter()
+            .enumerate()
+            .map(|(i, t)| (t.clone(), i.into()))
+            .collect();
         let added: Vec<_> = (268..272)
             .map(|id| {
                 serde_json::json!({"id": id, "content": self.tokens[id], "special": self.types[id] == 3,
@@ -80,7 +90,8 @@ fn sentence_piece() -> (Vec<String>, Vec<f32>, Vec<i32>) {
     tokens.extend((0..=255u8).map(|b| format!("<0x{b:02X}>")));
     types.extend([6; 256]);
     let pieces = [
-        "▁t", "he", "▁the", "in", "ing", "▁s", "▁si", "▁sing", "▁", "e", "t", "a", "i", "n", "s", "h", "g", "<", ">", "<s", "é",
+        "▁t", "he", "▁the", "in", "ing", "▁s", "▁si", "▁sing", "▁", "e", "t", "a", "i", "n", "s",
+        "h", "g", "<", ">", "<s", "é",
     ];
     tokens.extend(pieces.map(String::from));
     types.extend([1; 21]);
@@ -98,7 +109,10 @@ fn spm(change: impl FnOnce(&mut Parts<'_>)) -> Tokenizer {
         bos: Some(1),
         eos: Some(2),
         unknown: Some(0),
-        ..Parts::new(Model::SentencePiece, tokens.iter().map(String::as_str).collect())
+        ..Parts::new(
+            Model::SentencePiece,
+            tokens.iter().map(String::as_str).collect(),
+        )
     };
     change(&mut parts);
     Tokenizer::from_parts(&parts).unwrap()
@@ -128,8 +142,16 @@ fn byte_level_ids() {
         assert_eq!(tokenizer.decode(want), *text);
     }
     let smollm = Tokenizer::from_parts(&vocabulary.parts("smollm")).unwrap();
-    assert_eq!(smollm.encode("123", Specials::Plain), [49, 50, 51], "digits one by one");
-    assert!(tokenizer.warnings().is_empty(), "{:?}", tokenizer.warnings());
+    assert_eq!(
+        smollm.encode("123", Specials::Plain),
+        [49, 50, 51],
+        "digits one by one"
+    );
+    assert!(
+        tokenizer.warnings().is_empty(),
+        "{:?}",
+        tokenizer.warnings()
+    );
 }
 
 /// A marker glued to other text was not recognised; and a marker that a user wrote became one.
@@ -138,7 +160,10 @@ fn markers_are_control_tokens_only_when_parsed() {
     let vocabulary = byte_level();
     let t = Tokenizer::from_parts(&vocabulary.parts("qwen2")).unwrap();
     assert_eq!(t.encode("x<|im_end|>y", Specials::Parse), [120, 270, 121]);
-    assert_eq!(t.encode("你<|im_start|>", Specials::Parse).last(), Some(&269));
+    assert_eq!(
+        t.encode("你<|im_start|>", Specials::Parse).last(),
+        Some(&269)
+    );
     let plain = t.encode("x<|im_end|>y<tool_call>", Specials::Plain);
     assert!(plain.iter().all(|&id| !t.is_control(id)));
     assert_eq!(plain.last(), Some(&271), "added text is matched either way");
@@ -148,7 +173,10 @@ fn markers_are_control_tokens_only_when_parsed() {
     assert_eq!(t.controls().len(), 3);
     assert_eq!(t.ends(), [268, 270]);
     assert!(t.is_end(270) && !t.is_end(269) && !t.is_end(u32::MAX));
-    assert_eq!((t.vocab_size(), t.kind(272), t.kind(273)), (273, Kind::Unused, Kind::Unused));
+    assert_eq!(
+        (t.vocab_size(), t.kind(272), t.kind(273)),
+        (273, Kind::Unused, Kind::Unused)
+    );
 }
 
 #[test]
@@ -165,7 +193,10 @@ fn sentence_piece_ids() {
         ("t<mask>t", &["▁t", "<mask>", "▁t"]),
         // Joining would make the control token of it.
         ("<s>", &["▁", "<s", ">"]),
-        ("<0x0A>", &["▁", "<", "<0x30>", "<0x78>", "<0x30>", "<0x41>", ">"]),
+        (
+            "<0x0A>",
+            &["▁", "<", "<0x30>", "<0x78>", "<0x30>", "<0x41>", ">"],
+        ),
         ("", &[]),
     ];
     for (text, want) in rows {
@@ -173,13 +204,19 @@ fn sentence_piece_ids() {
         assert_eq!(t.encode(text, Specials::Plain), want, "{text:?}");
         assert_eq!(t.decode(&want), *text);
     }
-    assert_eq!(t.encode("the<s>the", Specials::Parse), [id("▁the"), 1, id("▁the")]);
+    assert_eq!(
+        t.encode("the<s>the", Specials::Parse),
+        [id("▁the"), 1, id("▁the")]
+    );
     assert_eq!(t.decode(&[id("▁the"), 1, id("▁the")]), "the<s>the");
     let bare = spm(|p| p.space_prefix = Some(false));
     assert_eq!(bare.encode("he", Specials::Plain), [id("he")]);
     assert_eq!(bare.decode(&[id("▁the")]), " the");
     let mut stream = t.text_stream();
-    let said: String = ["▁the", "▁sing"].iter().map(|x| stream.push(t.token_bytes(id(x)))).collect();
+    let said: String = ["▁the", "▁sing"]
+        .iter()
+        .map(|x| stream.push(t.token_bytes(id(x))))
+        .collect();
     assert_eq!(said, "the sing");
 }
 
@@ -197,7 +234,10 @@ fn a_raw_prompt_has_one_bos() {
     let vocabulary = byte_level();
     let gpt2 = Tokenizer::from_parts(&vocabulary.parts("gpt-2")).unwrap();
     assert!(!gpt2.adds_bos());
-    let llama3 = Parts { bos: Some(268), ..vocabulary.parts("llama-bpe") };
+    let llama3 = Parts {
+        bos: Some(268),
+        ..vocabulary.parts("llama-bpe")
+    };
     let llama3 = Tokenizer::from_parts(&llama3).unwrap();
     assert_eq!(llama3.encode_raw_prompt("<|endoftext|>a"), [268, 97]);
     assert_eq!(llama3.encode_raw_prompt("a"), [268, 97]);
@@ -227,19 +267,33 @@ fn damaged_vocabularies_are_refused_by_key() {
     type Change = fn(&mut Parts<'_>);
     let rows: &[(&str, Change)] = &[
         ("tokenizer.ggml.tokens", |p| p.tokens.clear()),
-        ("tokenizer.ggml.token_type", |p| p.types.as_mut().unwrap().truncate(9)),
-        ("tokenizer.ggml.token_type", |p| p.types.as_mut().unwrap()[3] = 6),
+        ("tokenizer.ggml.token_type", |p| {
+            p.types.as_mut().unwrap().truncate(9)
+        }),
+        ("tokenizer.ggml.token_type", |p| {
+            p.types.as_mut().unwrap()[3] = 6
+        }),
         ("tokenizer.ggml.scores", |p| p.scores = Some(vec![0.0; 5])),
         ("tokenizer.ggml.scores", |p| p.model = Model::SentencePiece),
         ("tokenizer.ggml.bos_token_id", |p| p.bos = Some(273)),
         ("tokenizer.ggml.eos_token_id", |p| p.eos = Some(u32::MAX)),
-        ("tokenizer.ggml.unknown_token_id", |p| p.unknown = Some(99_999)),
+        ("tokenizer.ggml.unknown_token_id", |p| {
+            p.unknown = Some(99_999)
+        }),
         ("tokenizer.ggml.eot_token_id", |p| p.ends = vec![99_999]),
-        ("tokenizer.ggml.merges: element 0", |p| p.merges = vec!["th"]),
-        ("tokenizer.ggml.merges: element 1", |p| p.merges = vec!["t h", "q x"]),
+        ("tokenizer.ggml.merges: element 0", |p| {
+            p.merges = vec!["th"]
+        }),
+        ("tokenizer.ggml.merges: element 1", |p| {
+            p.merges = vec!["t h", "q x"]
+        }),
         ("tokenizer.ggml.merges: element 0", |p| p.merges = vec![" "]),
-        ("tokenizer.ggml.merges: element 0", |p| p.merges = vec!["th  e"]),
-        ("tokenizer.ggml.merges: element 0", |p| p.merges = vec!["<tool_call> <tool_call>"]),
+        ("tokenizer.ggml.merges: element 0", |p| {
+            p.merges = vec!["th  e"]
+        }),
+        ("tokenizer.ggml.merges: element 0", |p| {
+            p.merges = vec!["<tool_call> <tool_call>"]
+        }),
     ];
     for (key, change) in rows {
         let mut parts = vocabulary.parts("gpt-2");
@@ -255,10 +309,16 @@ fn hostile_vocabularies_neither_panic_nor_stall() {
     let started = std::time::Instant::now();
     // 2^20 merges of one pair; every token the same; scores that are no numbers.
     let vocabulary = byte_level();
-    let parts = Parts { merges: vec!["a a"; 1 << 20], ..vocabulary.parts("gpt-2") };
+    let parts = Parts {
+        merges: vec!["a a"; 1 << 20],
+        ..vocabulary.parts("gpt-2")
+    };
     let t = Tokenizer::from_parts(&parts).unwrap();
     assert_eq!(t.encode(&"a".repeat(5), Specials::Plain), [266, 266, 97]);
-    let same = Parts { types: Some(vec![4; 5_000]), ..Parts::new(Model::Bpe, vec!["x"; 5_000]) };
+    let same = Parts {
+        types: Some(vec![4; 5_000]),
+        ..Parts::new(Model::Bpe, vec!["x"; 5_000])
+    };
     let t = Tokenizer::from_parts(&same).unwrap();
     assert_eq!(t.encode("xyx", Specials::Plain).len(), 2);
     for score in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0] {
@@ -281,7 +341,10 @@ fn a_tokenizer_json_gives_what_the_same_gguf_gives() {
         Some(&serde_json::json!({"eos_token": {"content": "<|im_end|>"}, "bos_token": "<|endoftext|>", "add_bos_token": true})),
     )
     .unwrap();
-    assert_eq!((theirs.eos(), theirs.bos(), theirs.adds_bos()), (Some(270), Some(268), true));
+    assert_eq!(
+        (theirs.eos(), theirs.bos(), theirs.adds_bos()),
+        (Some(270), Some(268), true)
+    );
     assert_eq!(theirs.ends(), [268, 270]);
     assert_eq!(theirs.vocab_size(), 272);
     for id in 0..272 {
@@ -310,8 +373,14 @@ fn the_qwen_and_llama_patterns_agree_with_the_tokenizers_crate() {
     let byte_level = serde_json::json!({"type": "ByteLevel", "add_prefix_space": false,
         "trim_offsets": true, "use_regex": false});
     for (name, pattern) in [
-        ("qwen2", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
-        ("llama-bpe", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"),
+        (
+            "qwen2",
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
+        (
+            "llama-bpe",
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        ),
     ] {
         let split = serde_json::json!({"type": "Split", "pattern": {"Regex": pattern},
             "behavior": "Isolated", "invert": false});
@@ -321,7 +390,10 @@ fn the_qwen_and_llama_patterns_agree_with_the_tokenizers_crate() {
         let mut runner = proptest::test_runner::TestRunner::deterministic();
         runner
             .run(&texts(), |text| {
-                let (a, b) = (ours.encode(&text, Specials::Plain), theirs.encode(&text, Specials::Plain));
+                let (a, b) = (
+                    ours.encode(&text, Specials::Plain),
+                    theirs.encode(&text, Specials::Plain),
+                );
                 prop_assert_eq!(a, b, "{} {:?}", name, text);
                 Ok(())
             })
@@ -333,19 +405,36 @@ fn the_qwen_and_llama_patterns_agree_with_the_tokenizers_crate() {
     let theirs = from_json(&vocabulary.json(digits), None).unwrap();
     let ours = Tokenizer::from_parts(&vocabulary.parts("smollm")).unwrap();
     for text in ["the 123 thing12 ", "a1\n\n2  b", "½ ٣"] {
-        assert_eq!(ours.encode(text, Specials::Plain), theirs.encode(text, Specials::Plain));
+        assert_eq!(
+            ours.encode(text, Specials::Plain),
+            theirs.encode(text, Specials::Plain)
+        );
     }
 }
 
 /// Text where pre-tokenisers and merges have something to decide.
 fn texts() -> impl Strategy<Value = String> {
     let part = prop_oneof![
-        Just("the".to_owned()), Just(" ".to_owned()), Just("aa".to_owned()), Just("\n".to_owned()),
-        Just("\r\n".to_owned()), Just("123".to_owned()), Just("'s".to_owned()), Just("'LL".to_owned()),
-        Just("->".to_owned()), Just("é".to_owned()), Just("\u{301}".to_owned()), Just("日本".to_owned()),
-        Just("<|im_end|>".to_owned()), Just("<tool_call>".to_owned()), Just("\t".to_owned()),
-        Just("\u{a0}".to_owned()), Just("\u{3000}".to_owned()), Just("👩\u{200d}👧".to_owned()),
-        Just("'ſ".to_owned()), ".{0,4}",
+        Just("the".to_owned()),
+        Just(" ".to_owned()),
+        Just("aa".to_owned()),
+        Just("\n".to_owned()),
+        Just("\r\n".to_owned()),
+        Just("123".to_owned()),
+        Just("'s".to_owned()),
+        Just("'LL".to_owned()),
+        Just("->".to_owned()),
+        Just("é".to_owned()),
+        Just("\u{301}".to_owned()),
+        Just("日本".to_owned()),
+        Just("<|im_end|>".to_owned()),
+        Just("<tool_call>".to_owned()),
+        Just("\t".to_owned()),
+        Just("\u{a0}".to_owned()),
+        Just("\u{3000}".to_owned()),
+        Just("👩\u{200d}👧".to_owned()),
+        Just("'ſ".to_owned()),
+        ".{0,4}",
     ];
     proptest::collection::vec(part, 0..12).prop_map(|parts| parts.concat())
 }
@@ -357,20 +446,35 @@ fn broken_json_files_are_refused() {
     let changed = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut value = good.clone();
         change(&mut value);
-        from_json(&value, None).map(|_| ()).map_err(|e| e.to_string())
+        from_json(&value, None)
+            .map(|_| ())
+            .map_err(|e| e.to_string())
     };
     assert_eq!(changed(&|_| {}), Ok(()));
     for (want, change) in [
-        ("decoder", (&|v: &mut serde_json::Value| v["decoder"] = serde_json::Value::Null) as &dyn Fn(&mut serde_json::Value)),
-        ("added_tokens", &|v| v["added_tokens"][0]["id"] = (1u64 << 40).into()),
-        ("added_tokens", &|v| v["added_tokens"][0]["content"] = 7.into()),
+        (
+            "decoder",
+            (&|v: &mut serde_json::Value| v["decoder"] = serde_json::Value::Null)
+                as &dyn Fn(&mut serde_json::Value),
+        ),
+        ("added_tokens", &|v| {
+            v["added_tokens"][0]["id"] = (1u64 << 40).into()
+        }),
+        ("added_tokens", &|v| {
+            v["added_tokens"][0]["content"] = 7.into()
+        }),
         ("unk_token", &|v| v["model"]["unk_token"] = "<nope>".into()),
         ("tokenizer", &|v| v["model"] = "x".into()),
         ("tokenizer", &|v| v["model"]["merges"][0] = "q x".into()),
-        ("model.vocab", &|v| v["model"]["vocab"]["a"] = u32::MAX.into()),
+        ("model.vocab", &|v| {
+            v["model"]["vocab"]["a"] = u32::MAX.into()
+        }),
     ] {
         let error = changed(change).unwrap_err();
-        assert!(error.contains(want) && error.contains("tokenizer.json"), "{want}: {error}");
+        assert!(
+            error.contains(want) && error.contains("tokenizer.json"),
+            "{want}: {error}"
+        );
     }
     assert!(from_json(&serde_json::json!([1]), None).is_err());
 }
@@ -378,8 +482,11 @@ fn broken_json_files_are_refused() {
 #[test]
 fn a_llama_tokenizer_json_falls_back_to_bytes() {
     let (tokens, _, _) = sentence_piece();
-    let vocab: serde_json::Map<_, _> =
-        tokens[..280].iter().enumerate().map(|(i, t)| (t.clone(), i.into())).collect();
+    let vocab: serde_json::Map<_, _> = tokens[..280]
+        .iter()
+        .enumerate()
+        .map(|(i, t)| (t.clone(), i.into()))
+        .collect();
     let value = serde_json::json!({
         "version": "1.0", "truncation": null, "padding": null,
         "added_tokens": [
@@ -403,12 +510,20 @@ fn a_llama_tokenizer_json_falls_back_to_bytes() {
     let t = from_json(&value, None).unwrap();
     let ours = spm(|_| {});
     for text in ["the sing", " the", "a\nt", "é😀", "the<s>the", ""] {
-        assert_eq!(t.encode(text, Specials::Parse), ours.encode(text, Specials::Parse), "{text:?}");
+        assert_eq!(
+            t.encode(text, Specials::Parse),
+            ours.encode(text, Specials::Parse),
+            "{text:?}"
+        );
         assert_eq!(t.decode(&t.encode(text, Specials::Parse)), text);
     }
     assert_eq!(t.encode_raw_prompt("the"), [1, 261]);
     assert_eq!(t.kind(3 + 10), Kind::Byte);
-    assert_eq!(t.encode("a</s> \n the", Specials::Parse), ours.encode("a</s>the", Specials::Parse), "rstrip");
+    assert_eq!(
+        t.encode("a</s> \n the", Specials::Parse),
+        ours.encode("a</s>the", Specials::Parse),
+        "rstrip"
+    );
 }
 
 /// A vocabulary that the SentencePiece library trained, and its own ids: `tests/golden/tokenizer`.
@@ -420,12 +535,25 @@ fn sentence_piece_agrees_with_the_library() {
         serde_json::from_str(include_str!("../../../tests/golden/tokenizer/texts.json")).unwrap();
     let list = |key: &str| golden[key].as_array().unwrap();
     let parts = Parts {
-        scores: Some(list("scores").iter().map(|s| s.as_f64().unwrap() as f32).collect()),
-        types: Some(list("types").iter().map(|t| t.as_i64().unwrap() as i32).collect()),
+        scores: Some(
+            list("scores")
+                .iter()
+                .map(|s| s.as_f64().unwrap() as f32)
+                .collect(),
+        ),
+        types: Some(
+            list("types")
+                .iter()
+                .map(|t| t.as_i64().unwrap() as i32)
+                .collect(),
+        ),
         bos: Some(1),
         eos: Some(2),
         unknown: Some(0),
-        ..Parts::new(Model::SentencePiece, list("tokens").iter().map(|t| t.as_str().unwrap()).collect())
+        ..Parts::new(
+            Model::SentencePiece,
+            list("tokens").iter().map(|t| t.as_str().unwrap()).collect(),
+        )
     };
     let tokenizer = Tokenizer::from_parts(&parts).unwrap();
     assert!(list("texts").len() > 50);

@@ -20,7 +20,10 @@ impl Utf8Stream {
     /// A stream that drops one space at the very start: what decoding a SentencePiece text needs,
     /// where the first word is written with the space that encoding put before it.
     pub fn without_leading_space() -> Self {
-        Self { held: Vec::new(), drop_space: true }
+        Self {
+            held: Vec::new(),
+            drop_space: true,
+        }
     }
 
     /// The characters that `bytes` complete. Invalid bytes give U+FFFD, one for each maximal
@@ -38,7 +41,9 @@ impl Utf8Stream {
             text.push_str(chunk.valid());
             done += chunk.valid().len();
             let invalid = chunk.invalid();
-            if invalid.is_empty() || may_be_completed(invalid) && done + invalid.len() == self.held.len() {
+            if invalid.is_empty()
+                || may_be_completed(invalid) && done + invalid.len() == self.held.len()
+            {
                 break;
             }
             text.push(char::REPLACEMENT_CHARACTER);
@@ -84,8 +89,22 @@ mod tests {
     #[test]
     fn characters_split_over_tokens() {
         let rows: &[(&[&[u8]], &str)] = &[
-            (&[b"\xf0\x9f", b"\x98\x80", b" ", b"\xe2", b"\x82", b"\xac"], "😀 €"),
-            (&[b"a", b"\xf0", b"\x9f", b"\x91", b"\xa9", b"\xe2\x80\x8d", b"\xf0\x9f\x91\xa7"], "a👩\u{200d}👧"),
+            (
+                &[b"\xf0\x9f", b"\x98\x80", b" ", b"\xe2", b"\x82", b"\xac"],
+                "😀 €",
+            ),
+            (
+                &[
+                    b"a",
+                    b"\xf0",
+                    b"\x9f",
+                    b"\x91",
+                    b"\xa9",
+                    b"\xe2\x80\x8d",
+                    b"\xf0\x9f\x91\xa7",
+                ],
+                "a👩\u{200d}👧",
+            ),
             (&[b"a", b"\xff", b"b"], "a\u{fffd}b"),
             (&[b"\xf0", b"\x9f", b"A"], "\u{fffd}A"),
             (&[b"A", b"\xf0\x9f\x98"], "A\u{fffd}"),

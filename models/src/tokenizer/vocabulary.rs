@@ -67,8 +67,18 @@ impl Vocabulary {
             }
         }
         // Of two controls with one text, the later one is meant, as in llama.cpp.
-        let control_ids = controls.iter().map(|(id, text)| (text.clone(), *id)).collect();
-        Self { bytes, ends_at, kinds, controls, control_ids, roles }
+        let control_ids = controls
+            .iter()
+            .map(|(id, text)| (text.clone(), *id))
+            .collect();
+        Self {
+            bytes,
+            ends_at,
+            kinds,
+            controls,
+            control_ids,
+            roles,
+        }
     }
 
     pub fn len(&self) -> usize {
@@ -78,7 +88,9 @@ impl Vocabulary {
     /// Empty for an id outside the vocabulary.
     pub fn bytes(&self, id: u32) -> &[u8] {
         let id = id as usize;
-        let Some(&end) = self.ends_at.get(id) else { return &[] };
+        let Some(&end) = self.ends_at.get(id) else {
+            return &[];
+        };
         let start = if id == 0 { 0 } else { self.ends_at[id - 1] };
         &self.bytes[start as usize..end as usize]
     }
@@ -111,7 +123,11 @@ fn bytes_of(text: &str, kind: Kind, spelling: Spelling) -> Vec<u8> {
 pub(super) fn byte_token(text: &str) -> Option<u8> {
     let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
     let is_hex = hex.len() == 2 && hex.bytes().all(|b| b.is_ascii_hexdigit());
-    if is_hex { u8::from_str_radix(hex, 16).ok() } else { None }
+    if is_hex {
+        u8::from_str_radix(hex, 16).ok()
+    } else {
+        None
+    }
 }
 
 /// Tokens that end a turn or an answer, by their text, whatever the metadata says: many files name
@@ -211,16 +227,40 @@ mod tests {
 
     #[test]
     fn ids_outside_are_unused_and_empty() {
-        let v = Vocabulary::new(&["a", ""], vec![Kind::Normal; 2], Spelling::ByteLevel, Roles::default());
-        assert_eq!((v.bytes(0), v.bytes(1), v.bytes(2), v.bytes(u32::MAX)), (&b"a"[..], &b""[..], &b""[..], &b""[..]));
+        let v = Vocabulary::new(
+            &["a", ""],
+            vec![Kind::Normal; 2],
+            Spelling::ByteLevel,
+            Roles::default(),
+        );
+        assert_eq!(
+            (v.bytes(0), v.bytes(1), v.bytes(2), v.bytes(u32::MAX)),
+            (&b"a"[..], &b""[..], &b""[..], &b""[..])
+        );
         assert_eq!(v.kind(2), Kind::Unused);
     }
 
     #[test]
     fn ends_are_found_by_text_and_by_metadata() {
         use Kind::*;
-        let texts = ["<|im_end|>", "x", "<|eot_id|>", "</s>", "<|end|>", "<|return|>", "<|call|>"];
-        let mut kinds = [Normal, Normal, Control, Normal, Control, Control, UserDefined];
+        let texts = [
+            "<|im_end|>",
+            "x",
+            "<|eot_id|>",
+            "</s>",
+            "<|end|>",
+            "<|return|>",
+            "<|call|>",
+        ];
+        let mut kinds = [
+            Normal,
+            Normal,
+            Control,
+            Normal,
+            Control,
+            Control,
+            UserDefined,
+        ];
         let mut warnings = Vec::new();
         let ends = find_ends(&texts, &mut kinds, &[1], &mut warnings);
         assert_eq!(ends, [0, 1, 2, 5, 6]);

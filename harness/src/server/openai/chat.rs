@@ -59,7 +59,11 @@ struct Head {
 
 impl Head {
     fn new(service: &Service) -> Head {
-        Head { id: format!("chatcmpl-{}", service.next_id()), created: service.now_s(), model: service.model.name.clone() }
+        Head {
+            id: format!("chatcmpl-{}", service.next_id()),
+            created: service.now_s(),
+            model: service.model.name.clone(),
+        }
     }
 
     fn chunk(&self, choices: Value, usage: Option<Value>) -> Value {
@@ -87,12 +91,14 @@ fn finish_reason(finish: &Finish, called: bool) -> &'static str {
 }
 
 fn logprob_entry(bytes: &[u8], logprob: &Logprob, service: &Service) -> Value {
-    let entry = |bytes: &[u8], value: f32| {
-        json!({ "token": String::from_utf8_lossy(bytes), "logprob": value.max(limits::LOGPROB_MIN), "bytes": bytes })
-    };
+    let entry = |bytes: &[u8], value: f32| json!({ "token": String::from_utf8_lossy(bytes), "logprob": value.max(limits::LOGPROB_MIN), "bytes": bytes });
     let mut whole = entry(bytes, logprob.logprob);
     let tokenizer = service.model.format.tokenizer();
-    whole["top_logprobs"] = logprob.top.iter().map(|(id, value)| entry(tokenizer.token_bytes(*id), *value)).collect();
+    whole["top_logprobs"] = logprob
+        .top
+        .iter()
+        .map(|(id, value)| entry(tokenizer.token_bytes(*id), *value))
+        .collect();
     whole
 }
 
@@ -108,25 +114,47 @@ async fn whole(service: &Arc<Service>, mut reply: Reply, job: &Answering) -> Res
             ReplyEvent::Thinking(more) => thinking.push_str(&more),
             // A call that cannot be read is shown as what it is: text.
             ReplyEvent::Broken { raw, .. } => text.push_str(&raw),
-            ReplyEvent::Call { index, name, arguments } => calls.push(json!({
+            ReplyEvent::Call {
+                index,
+                name,
+                arguments,
+            } => calls.push(json!({
                 "id": call_id(&head, index), "type": "function",
                 "function": { "name": name, "arguments": arguments },
             })),
-            ReplyEvent::Token { bytes, logprob, .. } => logprobs.push(logprob_entry(&bytes, &logprob, service)),
-            ReplyEvent::Done { finish: Finish::Error(error), .. } => {
+            ReplyEvent::Token { bytes, logprob, .. } => {
+                logprobs.push(logprob_entry(&bytes, &logprob, service))
+            }
+            ReplyEvent::Done {
+                finish: Finish::Error(error),
+                ..
+            } => {
                 return ApiError::from(crate::error::Error::from(error)).into_response();
             }
-            ReplyEvent::Done { finish, report, ids } => {
+            ReplyEvent::Done {
+                finish,
+                report,
+                ids,
+            } => {
                 let called = !calls.is_empty();
-                let content = if called && text.trim().is_empty() { Value::Null } else { text.into() };
-                let mut message = json!({ "role": "assistant", "content": content, "refusal": null });
+                let content = if called && text.trim().is_empty() {
+                    Value::Null
+                } else {
+                    text.into()
+                };
+                let mut message =
+                    json!({ "role": "assistant", "content": content, "refusal": null });
                 if !thinking.is_empty() {
                     message["reasoning_content"] = thinking.into();
                 }
                 if called {
                     message["tool_calls"] = calls.into();
                 }
-                let logprobs = if job.logprobs { json!({ "content": logprobs }) } else { Value::Null };
+                let logprobs = if job.logprobs {
+                    json!({ "content": logprobs })
+                } else {
+                    Value::Null
+                };
                 return Json(json!({
                     "id": head.id, "object": "chat.completion", "created": head.created, "model": head.model,
                     "choices": [{
@@ -139,7 +167,10 @@ async fn whole(service: &Arc<Service>, mut reply: Reply, job: &Answering) -> Res
             }
         }
     }
-    error::refuse(StatusCode::INTERNAL_SERVER_ERROR, "the engine stopped in the middle of the answer")
+    error::refuse(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "the engine stopped in the middle of the answer",
+    )
 }
 
 /// Sends the reply as server-sent events. A client that goes away closes the channel: the task ends,
@@ -148,19 +179,30 @@ fn stream(service: &Arc<Service>, reply: Reply, job: Answering) -> Response {
     let (sender, receiver) = mpsc::channel::<String>(limits::STREAM_CHUNKS_AHEAD);
     let service = service.clone();
     tokio::spawn(async move {
-        let mut writer = Writer { head: Head::new(&service), service, sender, job, called: false };
+        let mut writer = Writer {
+            head: Head::new(&service),
+            service,
+            sender,
+            job,
+            called: false,
+        };
         // The send error says that the client left; there is nobody to tell.
         let _ = writer.run(reply).await;
     });
     let chunks = futures_of(receiver);
     (
-        [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-cache")],
+        [
+            (header::CONTENT_TYPE, "text/event-stream"),
+            (header::CACHE_CONTROL, "no-cache"),
+        ],
         Body::from_stream(chunks),
     )
         .into_response()
 }
 
-fn futures_of(receiver: mpsc::Receiver<String>) -> impl tokio_stream::Stream<Item = Result<String, Infallible>> {
+fn futures_of(
+    receiver: mpsc::Receiver<String>,
+) -> impl tokio_stream::Stream<Item = Result<String, Infallible>> {
     ReceiverStream::new(receiver).map(Ok)
 }
 
@@ -176,7 +218,8 @@ type Gone = mpsc::error::SendError<String>;
 
 impl Writer {
     async fn run(&mut self, mut reply: Reply) -> Result<(), Gone> {
-        self.delta(json!({ "role": "assistant", "content": "" }), Value::Null).await?;
+        self.delta(json!({ "role": "assistant", "content": "" }), Value::Null)
+            .await?;
         loop {
             let event = tokio::select! {
                 event = reply.recv_async() => event,
@@ -188,16 +231,39 @@ impl Writer {
             };
             match event {
                 Some(ReplyEvent::Plan(_)) => {}
-                Some(ReplyEvent::Text(text)) => self.delta(json!({ "content": text }), Value::Null).await?,
-                Some(ReplyEvent::Thinking(text)) => self.delta(json!({ "reasoning_content": text }), Value::Null).await?,
-                Some(ReplyEvent::Broken { raw, .. }) => self.delta(json!({ "content": raw }), Value::Null).await?,
-                Some(ReplyEvent::Call { index, name, arguments }) => self.call(index, &name, &arguments).await?,
-                Some(ReplyEvent::Token { bytes, logprob, .. }) => self.logprob(&bytes, &logprob).await?,
-                Some(ReplyEvent::Done { finish, report, ids }) => {
-                    return self.done(finish, Usage::new(report.tokens, report.reused, ids.len())).await;
+                Some(ReplyEvent::Text(text)) => {
+                    self.delta(json!({ "content": text }), Value::Null).await?
+                }
+                Some(ReplyEvent::Thinking(text)) => {
+                    self.delta(json!({ "reasoning_content": text }), Value::Null)
+                        .await?
+                }
+                Some(ReplyEvent::Broken { raw, .. }) => {
+                    self.delta(json!({ "content": raw }), Value::Null).await?
+                }
+                Some(ReplyEvent::Call {
+                    index,
+                    name,
+                    arguments,
+                }) => self.call(index, &name, &arguments).await?,
+                Some(ReplyEvent::Token { bytes, logprob, .. }) => {
+                    self.logprob(&bytes, &logprob).await?
+                }
+                Some(ReplyEvent::Done {
+                    finish,
+                    report,
+                    ids,
+                }) => {
+                    return self
+                        .done(finish, Usage::new(report.tokens, report.reused, ids.len()))
+                        .await;
                 }
                 None => {
-                    let body = error::body(StatusCode::INTERNAL_SERVER_ERROR, "the engine stopped in the middle of the answer", None);
+                    let body = error::body(
+                        StatusCode::INTERNAL_SERVER_ERROR,
+                        "the engine stopped in the middle of the answer",
+                        None,
+                    );
                     return self.send(&body).await;
                 }
             }
@@ -208,9 +274,11 @@ impl Writer {
         self.called = true;
         let id = call_id(&self.head, index);
         let opening = json!({ "index": index, "id": id, "type": "function", "function": { "name": name, "arguments": "" } });
-        self.delta(json!({ "tool_calls": [opening] }), Value::Null).await?;
+        self.delta(json!({ "tool_calls": [opening] }), Value::Null)
+            .await?;
         let rest = json!({ "index": index, "function": { "arguments": arguments } });
-        self.delta(json!({ "tool_calls": [rest] }), Value::Null).await
+        self.delta(json!({ "tool_calls": [rest] }), Value::Null)
+            .await
     }
 
     async fn logprob(&mut self, bytes: &[u8], logprob: &Logprob) -> Result<(), Gone> {
@@ -237,7 +305,8 @@ impl Writer {
     }
 
     async fn delta(&mut self, delta: Value, finish: Value) -> Result<(), Gone> {
-        let choice = json!([{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish }]);
+        let choice =
+            json!([{ "index": 0, "delta": delta, "logprobs": null, "finish_reason": finish }]);
         let chunk = self.head.chunk(choice, self.no_usage());
         self.send(&chunk).await
     }

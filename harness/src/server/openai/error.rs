@@ -35,7 +35,11 @@ pub struct ApiError {
 
 impl ApiError {
     pub fn bad(param: &'static str, message: impl Into<String>) -> ApiError {
-        ApiError { status: StatusCode::BAD_REQUEST, message: message.into(), param: Some(param) }
+        ApiError {
+            status: StatusCode::BAD_REQUEST,
+            message: message.into(),
+            param: Some(param),
+        }
     }
 
     pub fn body(&self) -> Value {
@@ -45,8 +49,13 @@ impl ApiError {
 
 impl From<Error> for ApiError {
     fn from(error: Error) -> ApiError {
-        let status = StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        ApiError { status, message: error.to_string(), param: None }
+        let status =
+            StatusCode::from_u16(error.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        ApiError {
+            status,
+            message: error.to_string(),
+            param: None,
+        }
     }
 }
 

@@ -196,7 +196,9 @@ mod tests {
                 "store": false, "reasoning_effort": "low", "prompt_cache_key": "k", "unknown": {"x": 1}}"#,
         )
         .expect("taken");
-        assert!(request.tools.is_none() && request.temperature.is_none() && request.messages.len() == 1);
+        assert!(
+            request.tools.is_none() && request.temperature.is_none() && request.messages.len() == 1
+        );
     }
 
     #[test]
@@ -208,13 +210,20 @@ mod tests {
                 {"role": "assistant", "tool_calls": []}]}"#,
         )
         .expect("taken");
-        assert!(matches!(&request.messages[0].content, Some(Content::Parts(parts)) if parts.len() == 1));
+        assert!(
+            matches!(&request.messages[0].content, Some(Content::Parts(parts)) if parts.len() == 1)
+        );
         assert!(request.messages[1].content.is_none() && request.messages[2].content.is_none());
     }
 
     #[test]
     fn a_wrong_type_is_refused() {
-        for bad in [r#"{"temperature": "hot"}"#, r#"{"messages": "hi"}"#, r#"{"n": -1}"#, r#"{"max_tokens": 1.5}"#] {
+        for bad in [
+            r#"{"temperature": "hot"}"#,
+            r#"{"messages": "hi"}"#,
+            r#"{"n": -1}"#,
+            r#"{"max_tokens": 1.5}"#,
+        ] {
             assert!(parse(bad).is_err(), "{bad}");
         }
     }
