@@ -54,6 +54,10 @@ impl AlignedBytes {
     }
 }
 
+/// A value on a cache line of its own: vectors inside never straddle two lines.
+#[repr(align(64))]
+pub(crate) struct Aligned<T>(pub T);
+
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         let layout = Self::layout(self.len).expect("was valid when allocated");

@@ -170,6 +170,8 @@ impl<'a> Call<'a> {
 struct Work<'a, S> {
     queries: Queries<'a>,
     tiles: Range<usize>,
+    /// [rows, D], for the queries gathered.
+    q: &'a mut [f32],
     scores: &'a mut [f32],
     part: &'a mut [f32],
     /// Merge into this and write the result here; else one tile's part is all.
@@ -183,6 +185,7 @@ impl<S: Stored> Job for Work<'_, S> {
     #[inline(always)]
     unsafe fn on<I: Isa>(self) {
         let (rows, d) = (self.queries.rows(), self.queries.shape.head_dim);
+        self.queries.gather(self.q);
         let mut part = Partial::new(self.part, rows, d);
         let mut total = self
             .total
@@ -190,7 +193,7 @@ impl<S: Stored> Job for Work<'_, S> {
         for t in self.tiles {
             // SAFETY: the arena stores `S` (matched in `attention`), its blocks were checked.
             unsafe {
-                tile::<I, S>(&self.queries, t, self.scores, &mut part);
+                tile::<I, S>(&self.queries, self.q, t, self.scores, &mut part);
                 if let Some((total, _)) = &mut total {
                     let rows = self.queries.rows_from(t * TILE_TOKENS)..rows;
                     merge::<I>(total, &part, rows, d, t == 0);
@@ -212,19 +215,21 @@ fn whole<S: Stored>(
     scratch: &mut Scratch,
 ) {
     let (rows, d) = (call.rows(), call.shape.head_dim);
-    let part = Partial::len(rows, d);
-    let each = (rows * TILE_TOKENS + 2 * part).next_multiple_of(16);
+    let part = Partial::len(rows, d).next_multiple_of(16);
+    let each = (rows * (TILE_TOKENS + d)).next_multiple_of(16) + 2 * part;
     let buffers = Parts::new(scratch.attention_floats(each * pool.threads()));
     pool.for_units(call.units(), &|unit, worker| {
         // SAFETY: each worker has buffers of its own.
         let buffer = unsafe { buffers.part(worker * each, each) };
         let (scores, rest) = buffer.split_at_mut(rows * TILE_TOKENS);
-        let (part, total) = rest.split_at_mut(part);
+        let (part, rest) = rest.split_at_mut(part);
+        let (total, q) = rest.split_at_mut(part.len());
         let (queries, at) = call.unit(unit);
         let work = Work::<S> {
             tiles: 0..queries.tiles(),
             total: Some((total, out.at(at, queries.q.len()))),
             queries,
+            q,
             scores,
             part,
             stored: std::marker::PhantomData,
@@ -245,20 +250,25 @@ fn by_tile<S: Stored>(
     let (rows, d) = (call.rows(), call.shape.head_dim);
     let part = Partial::len(rows, d).next_multiple_of(16);
     let (scores, units) = (rows * TILE_TOKENS, call.units());
-    let buffer = scratch.attention_floats(pool.threads() * (scores + part) + units * tiles * part);
-    let (workers, parts) = buffer.split_at_mut(pool.threads() * (scores + part));
+    // A worker's own: scores, then the queries or the total.
+    let each = scores + part;
+    let buffer = scratch.attention_floats(pool.threads() * each + units * tiles * part);
+    let (workers, parts) = buffer.split_at_mut(pool.threads() * each);
     let (workers, parts) = (Parts::new(workers), Parts::new(parts));
     pool.for_units(units * tiles, &|i, worker| {
         let (queries, _) = call.unit(i / tiles);
         if i % tiles >= queries.tiles() {
             return;
         }
+        // SAFETY: each worker has its own.
+        let buffer = unsafe { workers.part(worker * each, each) };
+        let (scores, q) = buffer.split_at_mut(scores);
         let work = Work::<S> {
             queries,
             tiles: i % tiles..i % tiles + 1,
-            // SAFETY: each worker has scores, each (unit, tile) a part of its own.
-            scores: unsafe { workers.part(worker * (scores + part), scores) },
-            // SAFETY: as above.
+            q,
+            scores,
+            // SAFETY: each (unit, tile) has its own.
             part: unsafe { parts.part(i * part, part) },
             total: None,
             stored: std::marker::PhantomData,
@@ -273,7 +283,7 @@ fn by_tile<S: Stored>(
             parts: unsafe { parts.part(unit * tiles * part, queries.tiles() * part) },
             part,
             // SAFETY: each worker has one.
-            total: unsafe { workers.part(worker * (scores + part) + scores, part) },
+            total: unsafe { workers.part(worker * each + scores, part) },
             out: out.at(at, queries.q.len()),
             queries,
         };

@@ -8,7 +8,7 @@
 use std::ops::Range;
 
 use crate::isa::{self, Isa};
-use crate::limits::{BLOCK_TOKENS, TILE_BLOCKS, TILE_TOKENS};
+use crate::limits::{BLOCK_TOKENS, TILE_TOKENS};
 use crate::stored::Stored;
 use crate::{AttnShape, KvArena, math};
 
@@ -75,8 +75,12 @@ impl Queries<'_> {
         (position * self.shape.q_heads + self.head * self.group() + member) * self.shape.head_dim
     }
 
-    fn query(&self, r: usize) -> &[f32] {
-        &self.q[self.row_at(r)..][..self.shape.head_dim]
+    /// Copies this head's queries side by side: `to` [rows, D].
+    pub fn gather(&self, to: &mut [f32]) {
+        let d = self.shape.head_dim;
+        for (r, to) in to.chunks_exact_mut(d).take(self.rows()).enumerate() {
+            to.copy_from_slice(&self.q[self.row_at(r)..][..d]);
+        }
     }
 
     /// First row that sees position `position`.
@@ -102,13 +106,15 @@ impl Queries<'_> {
     }
 }
 
-/// Tile `tile` of `queries` -> `out`, for the rows that see it. `scores` [rows][128] is scratch.
+/// Tile `tile` of `queries` -> `out`, for the rows that see it. `q` [rows, D] holds the queries
+/// gathered, `scores` [rows][128] is scratch.
 ///
 /// # Safety
 /// The machine has the instructions of `I`; the arena stores `S`.
 #[inline(always)]
 pub(crate) unsafe fn tile<I: Isa, S: Stored>(
     queries: &Queries<'_>,
+    q: &[f32],
     tile: usize,
     scores: &mut [f32],
     out: &mut Partial<'_>,
@@ -116,18 +122,17 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
     let start = tile * TILE_TOKENS;
     let last = queries.first + queries.positions();
     let rows = queries.rows_from(start)..queries.rows();
-    assert!(scores.len() >= rows.end * TILE_TOKENS);
-    for b in 0..TILE_BLOCKS {
+    let d = queries.shape.head_dim;
+    assert!(scores.len() >= rows.end * TILE_TOKENS && q.len() >= rows.end * d);
+    assert!(out.o.len() >= rows.end * d);
+    let blocks = (last - start).min(TILE_TOKENS).div_ceil(BLOCK_TOKENS);
+    for b in 0..blocks {
         let position = start + b * BLOCK_TOKENS;
-        if position >= last {
-            break;
-        }
         let (k, _) = queries.block(position);
         let rows = queries.rows_from(position)..rows.end;
-        // SAFETY: K of a block has `head_dim` lines of 32; `scores` has the rows.
-        unsafe {
-            score_block::<I, S>(queries, k, rows, &mut scores[b * BLOCK_TOKENS..]);
-        }
+        let scores = &mut scores[b * BLOCK_TOKENS..];
+        // SAFETY: K of a block has `head_dim` lines of 32; `q` and `scores` have the rows.
+        unsafe { score_block::<I, S>(q, d, k, rows, scores) }
     }
     for r in rows.clone() {
         let n = queries.keys(r, start);
@@ -135,40 +140,30 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
         // SAFETY: `scores` is one tile.
         (out.max[r], out.sum[r]) = unsafe { softmax::<I>(scores, n, queries.shape.scale) };
     }
-    let d = queries.shape.head_dim;
     out.o[rows.start * d..rows.end * d].fill(0.0);
-    // Dimensions 64 at a time, then 16, then what is left.
-    let mut c = 0;
-    while c < d {
-        let width = if d - c >= 64 { 64 } else { (d - c).min(16) };
-        // SAFETY: dimensions `c .. c + width` of every row and key.
-        unsafe {
-            match width {
-                64 => weigh::<I, S, 4>(queries, start, rows.clone(), scores, c, 16, out.o),
-                _ => weigh::<I, S, 1>(queries, start, rows.clone(), scores, c, width, out.o),
-            }
-        }
-        c += width;
+    for b in 0..blocks {
+        // SAFETY: the weights of all rows are in `scores`.
+        unsafe { weigh_block::<I, S>(queries, start + b * BLOCK_TOKENS, start, scores, out.o) }
     }
 }
 
 /// Scores of 32 keys for some rows: row `r` -> `scores[128 r ..][..32]`.
 ///
 /// # Safety
-/// `k` is [head_dim][32] of `S`; `scores` reaches the last row.
+/// `k` is [dims][32] of `S`; `q` [.., dims] and `scores` reach the last row.
 #[inline(always)]
 unsafe fn score_block<I: Isa, S: Stored>(
-    queries: &Queries<'_>,
+    q: &[f32],
+    dims: usize,
     k: *const u8,
     rows: Range<usize>,
     scores: &mut [f32],
 ) {
     const STEP: usize = 8;
-    let dims = queries.shape.head_dim;
     debug_assert!(scores.len() >= (rows.end - 1) * TILE_TOKENS + BLOCK_TOKENS);
     let line = BLOCK_TOKENS * S::BYTES;
-    let scores = scores.as_mut_ptr();
-    // SAFETY: line `d` < `head_dim` of K, element `d` of a query, 32 scores of a row.
+    let (q, scores) = (q.as_ptr(), scores.as_mut_ptr());
+    // SAFETY: line `d` < `dims` of K, element `d` of a query, 32 scores of a row.
     unsafe {
         for r in rows.clone() {
             I::store(scores.add(r * TILE_TOKENS), I::splat(0.0));
@@ -180,7 +175,7 @@ unsafe fn score_block<I: Isa, S: Stored>(
             let high: [I::F; STEP] =
                 std::array::from_fn(|i| S::load::<I>(k.add((d + i) * line + line / 2)));
             for r in rows.clone() {
-                let q = queries.query(r).as_ptr().add(d);
+                let q = q.add(r * dims + d);
                 let s = scores.add(r * TILE_TOKENS);
                 let (mut a, mut b) = (I::load(s), I::load(s.add(16)));
                 for i in 0..STEP {
@@ -197,7 +192,7 @@ unsafe fn score_block<I: Isa, S: Stored>(
             let low = S::load::<I>(k.add(d * line));
             let high = S::load::<I>(k.add(d * line + line / 2));
             for r in rows.clone() {
-                let q = I::splat(*queries.query(r).as_ptr().add(d));
+                let q = I::splat(*q.add(r * dims + d));
                 let s = scores.add(r * TILE_TOKENS);
                 I::store(s, I::fma(low, q, I::load(s)));
                 I::store(s.add(16), I::fma(high, q, I::load(s.add(16))));
@@ -236,92 +231,125 @@ unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32
     }
 }
 
-/// Adds the tile's weighted values in dimensions `c .. c + 16 C` (`width` of the last
-/// vector's 16 lanes) to rows of `o` [rows, D].
+/// Adds the weighted values of the block of `position`, in the tile from `start`, to the rows of
+/// `o` [rows, D] that see them.
 ///
 /// # Safety
-/// Those dimensions exist; `scores` [rows][128] holds weights.
+/// The machine has the instructions of `I`; the arena stores `S`; `scores` [rows][128] holds
+/// weights, `o` has all rows.
 #[inline(always)]
-unsafe fn weigh<I: Isa, S: Stored, const C: usize>(
+unsafe fn weigh_block<I: Isa, S: Stored>(
     queries: &Queries<'_>,
+    position: usize,
     start: usize,
-    rows: Range<usize>,
     scores: &[f32],
-    c: usize,
-    width: usize,
     o: &mut [f32],
 ) {
-    // Keys that every row sees go row by row under loaded values; the few on the
-    // diagonal that only later rows see follow, row for row.
-    let shared = queries.keys(rows.start, start);
-    let mut j = 0;
-    // SAFETY: keys below `shared`, respectively `keys(r)`, are seen by the rows they meet.
+    let d = queries.shape.head_dim;
+    let rows = queries.rows_from(position)..queries.rows();
+    let (_, v) = queries.block(position);
+    let base = position - start;
+    // Keys of the block that all these rows see go four at a time; the few on the diagonal that
+    // only later rows see follow one by one.
+    let shared = (queries.keys(rows.start, start) - base).min(BLOCK_TOKENS);
+    let seen = (queries.keys(rows.end - 1, start) - base).min(BLOCK_TOKENS);
+    // SAFETY: every key meets only rows that see it; offsets stay inside the block.
     unsafe {
-        while j + 4 <= shared {
-            weigh_keys::<I, S, C, 4>(queries, start, j, rows.clone(), scores, c, width, o);
-            j += 4;
+        let weights = scores.as_ptr().add(base);
+        let fours = shared / 4 * 4;
+        for j in (0..fours).step_by(4) {
+            let v = v.add(j * d * S::BYTES);
+            weigh::<I, S, 4>(v, weights.add(j), rows.clone(), o, d);
         }
-        for j in j..queries.keys(rows.end - 1, start) {
-            // Row `r` sees position `start + j` from here on.
-            let rows = rows.start.max(queries.rows_from(start + j))..rows.end;
-            weigh_keys::<I, S, C, 1>(queries, start, j, rows, scores, c, width, o);
+        for j in fours..seen {
+            let from = rows.start.max(queries.rows_from(position + j));
+            let v = v.add(j * d * S::BYTES);
+            weigh::<I, S, 1>(v, weights.add(j), from..rows.end, o, d);
         }
     }
 }
 
-/// Keys `j .. j + J` of the tile for some rows.
+/// Adds `J` keys' values to some rows: `v` [J][D], `p` their first weight in row 0.
 ///
 /// # Safety
-/// As [`weigh`]; `J` keys from `j` lie in one block and are seen by all the rows.
+/// As [`weigh_block`].
 #[inline(always)]
-#[expect(clippy::too_many_arguments)]
-unsafe fn weigh_keys<I: Isa, S: Stored, const C: usize, const J: usize>(
-    queries: &Queries<'_>,
-    start: usize,
-    j: usize,
+unsafe fn weigh<I: Isa, S: Stored, const J: usize>(
+    v: *const u8,
+    p: *const f32,
     rows: Range<usize>,
-    scores: &[f32],
+    o: &mut [f32],
+    d: usize,
+) {
+    // Dimensions 64 at a time, then 16, then what is left.
+    let mut c = 0;
+    // SAFETY: dimensions `c .. c + width` of every row and key.
+    unsafe {
+        while c + 64 <= d {
+            weigh_dims::<I, S, 4, J>(v, p, rows.clone(), o, d, c, 16);
+            c += 64;
+        }
+        while c < d {
+            let width = (d - c).min(16);
+            weigh_dims::<I, S, 1, J>(v, p, rows.clone(), o, d, c, width);
+            c += width;
+        }
+    }
+}
+
+/// Dimensions `c .. c + 16 C`, of the last 16 only `width`.
+///
+/// # Safety
+/// As [`weigh`].
+// The arrays are registers; their indices are what the loops are about.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn weigh_dims<I: Isa, S: Stored, const C: usize, const J: usize>(
+    v: *const u8,
+    p: *const f32,
+    rows: Range<usize>,
+    o: &mut [f32],
+    d: usize,
     c: usize,
     width: usize,
-    o: &mut [f32],
 ) {
-    let d = queries.shape.head_dim;
-    let (_, v) = queries.block(start + j);
     debug_assert!(rows.end * d <= o.len() && c + 16 * (C - 1) + width <= d);
-    // SAFETY: key `j + i` of the block, dimensions inside `head_dim`, rows inside `o`.
+    let whole = C > 1 || width == 16;
+    // SAFETY: key `i` < `J`, dimensions inside `d`, rows inside `o`.
     unsafe {
-        let v = v.add((j % BLOCK_TOKENS * d + c) * S::BYTES);
-        let v: [[I::F; C]; J] = std::array::from_fn(|i| {
-            std::array::from_fn(|x| {
-                let p = v.add((i * d + 16 * x) * S::BYTES);
-                if C > 1 || width == 16 {
-                    S::load::<I>(p)
+        let mut values = [[I::splat(0.0); C]; J];
+        for i in 0..J {
+            for x in 0..C {
+                let at = v.add((i * d + c + 16 * x) * S::BYTES);
+                values[i][x] = if whole {
+                    S::load::<I>(at)
                 } else {
-                    S::load_part::<I>(p, width)
-                }
-            })
-        });
+                    S::load_part::<I>(at, width)
+                };
+            }
+        }
         for r in rows {
-            let p = scores.as_ptr().add(r * TILE_TOKENS + j);
+            let p = p.add(r * TILE_TOKENS);
             let o = o.as_mut_ptr().add(r * d + c);
-            let mut a: [I::F; C] = std::array::from_fn(|x| {
-                if C > 1 || width == 16 {
+            let mut a = [I::splat(0.0); C];
+            for x in 0..C {
+                a[x] = if whole {
                     I::load(o.add(16 * x))
                 } else {
                     I::load_part(o, width)
-                }
-            });
-            for (i, v) in v.iter().enumerate() {
+                };
+            }
+            for i in 0..J {
                 let p = I::splat(*p.add(i));
                 for x in 0..C {
-                    a[x] = I::fma(v[x], p, a[x]);
+                    a[x] = I::fma(values[i][x], p, a[x]);
                 }
             }
-            for (x, a) in a.iter().enumerate() {
-                if C > 1 || width == 16 {
-                    I::store(o.add(16 * x), *a);
+            for x in 0..C {
+                if whole {
+                    I::store(o.add(16 * x), a[x]);
                 } else {
-                    I::store_part(o, *a, width);
+                    I::store_part(o, a[x], width);
                 }
             }
         }

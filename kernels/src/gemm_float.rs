@@ -7,6 +7,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::Weight;
+use crate::aligned::Aligned;
 use crate::isa::{Isa, Job};
 use crate::limits::{PANEL_ROWS, TILE_ROWS};
 use crate::share::Parts;
@@ -35,7 +36,8 @@ impl<S: Stored> Job for FloatJob<'_, S> {
     #[inline(always)]
     unsafe fn on<I: Isa>(self) {
         let shape = self.weight.shape();
-        let mut acc: [Acc; PANEL_ROWS] = [[[0.0; TILE_ROWS]; 4]; PANEL_ROWS];
+        let mut acc: Aligned<[Acc; PANEL_ROWS]> = Aligned([[[0.0; TILE_ROWS]; 4]; PANEL_ROWS]);
+        let acc = &mut acc.0;
         for tile in self.tiles {
             let w = self.weight.tile(tile);
             let first = tile * TILE_ROWS;

@@ -9,6 +9,7 @@ use std::ops::Range;
 
 use crate::Weight;
 use crate::activations::{Panel, Rounded};
+use crate::aligned::Aligned;
 use crate::isa::{Isa, Job};
 use crate::limits::{PANEL_ROWS, TILE_ROWS};
 use crate::quant::formats::Format;
@@ -26,41 +27,65 @@ pub(crate) struct QuantJob<'a, Q> {
     pub format: PhantomData<Q>,
 }
 
+/// Accumulators: two tiles of a panel.
+type Acc = [[[f32; TILE_ROWS]; PANEL_ROWS]; 2];
+
 impl<Q: Format> Job for QuantJob<'_, Q> {
     type Out = ();
 
     #[inline(always)]
     unsafe fn on<I: Isa>(self) {
-        let rows = self.weight.shape().rows;
-        let mut acc = [[0f32; TILE_ROWS]; PANEL_ROWS];
-        for tile in self.tiles {
-            let bytes = self.weight.tile(tile);
-            let first = tile * TILE_ROWS;
-            let n = (rows - first).min(TILE_ROWS);
+        let mut acc = Aligned([[[0f32; TILE_ROWS]; PANEL_ROWS]; 2]);
+        let mut tile = self.tiles.start;
+        while tile < self.tiles.end {
+            let pair = I::TILE_PAIRS && tile + 1 < self.tiles.end;
             for p in self.panels.clone() {
                 let panel = self.x.panel(p);
-                // SAFETY: the tile holds `panel.blocks` blocks (matmul checked the columns),
-                // `acc` has a row for each of the panel's.
+                let w = self.weight.tile(tile);
+                // SAFETY: the tiles hold `panel.blocks` blocks (matmul checked the columns).
                 unsafe {
-                    if panel.rows == 1 {
-                        tile_panel::<I, Q, true>(bytes, &panel, acc.as_mut_ptr().cast());
-                    } else {
-                        tile_panel::<I, Q, false>(bytes, &panel, acc.as_mut_ptr().cast());
+                    match (pair, panel.rows) {
+                        (false, 1) => tiles_panel::<I, Q, 1, true>([w], &panel, &mut acc.0),
+                        (false, _) => tiles_panel::<I, Q, 1, false>([w], &panel, &mut acc.0),
+                        (true, 1) => {
+                            let w = [w, self.weight.tile(tile + 1)];
+                            tiles_panel::<I, Q, 2, true>(w, &panel, &mut acc.0);
+                        }
+                        (true, _) => {
+                            let w = [w, self.weight.tile(tile + 1)];
+                            tiles_panel::<I, Q, 2, false>(w, &panel, &mut acc.0);
+                        }
                     }
                 }
-                for (t, acc) in acc[..panel.rows].iter().enumerate() {
-                    let at = (p * PANEL_ROWS + t) * rows + first;
-                    // SAFETY: this unit alone has these rows and columns of `out`.
-                    let out = unsafe { self.out.part(at, n) };
-                    // SAFETY: `n` <= 16 places.
-                    unsafe { I::store_part(out.as_mut_ptr(), I::load(acc.as_ptr()), n) };
+                for (i, acc) in acc.0[..1 + usize::from(pair)].iter().enumerate() {
+                    self.store::<I>(tile + i, p, &acc[..panel.rows]);
                 }
+            }
+            tile += 1 + usize::from(pair);
+        }
+    }
+}
+
+impl<Q> QuantJob<'_, Q> {
+    /// Tile `tile`, panel `p` of the output.
+    #[inline(always)]
+    fn store<I: Isa>(&self, tile: usize, p: usize, acc: &[[f32; TILE_ROWS]]) {
+        let rows = self.weight.shape().rows;
+        let first = tile * TILE_ROWS;
+        let n = (rows - first).min(TILE_ROWS);
+        for (t, acc) in acc.iter().enumerate() {
+            let at = (p * PANEL_ROWS + t) * rows + first;
+            // SAFETY: this unit alone has these rows and columns of `out`; `n` <= 16 places.
+            unsafe {
+                let out = self.out.part(at, n);
+                I::store_part(out.as_mut_ptr(), I::load(acc.as_ptr()), n);
             }
         }
     }
 }
 
 /// One block's scales, ready to meet an activation scale.
+#[derive(Clone, Copy)]
 struct Scales<F> {
     /// Scale of the block (of its group, when scales go by 16 columns).
     d: F,
@@ -71,53 +96,85 @@ struct Scales<F> {
     mn: [F; 2],
 }
 
-/// One tile times one panel -> `acc` [panel.rows][16]. `ONE`: the panel has one row.
+impl<F: Copy> Scales<F> {
+    fn of(x: F) -> Scales<F> {
+        Scales {
+            d: x,
+            m: x,
+            sc: [x; 2],
+            mn: [x; 2],
+        }
+    }
+}
+
+/// `W` tiles times one panel -> `acc` [W][panel.rows][16]. `ONE`: the panel has one row.
+///
+/// No closures in here: their bodies would be compiled without the instructions of `I`.
 ///
 /// # Safety
-/// `tile` holds `panel.blocks` blocks of `Q`; `acc` is good for 16 numbers a row; the
-/// panel's pointers are good.
+/// Every tile holds `panel.blocks` blocks of `Q`; the panel's pointers are good; the machine
+/// has the instructions of `I`.
 #[inline(always)]
-unsafe fn tile_panel<I: Isa, Q: Format, const ONE: bool>(
-    tile: &[u8],
+unsafe fn tiles_panel<I: Isa, Q: Format, const W: usize, const ONE: bool>(
+    tiles: [&[u8]; W],
     panel: &Panel,
-    acc: *mut f32,
+    acc: &mut Acc,
 ) {
-    let layout = Q::LAYOUT;
+    let (layout, rows) = (Q::LAYOUT, panel.rows);
+    let groups = panel.blocks / layout.group_blocks;
     let scales = scales_at(layout, panel.blocks * 32);
-    debug_assert!(tile.len() >= scales + panel.blocks / layout.group_blocks * layout.group_bytes);
-    // SAFETY: block `b` and its group lie inside the tile, row `t` inside the panel.
+    assert!(rows <= PANEL_ROWS && (!ONE || rows == 1));
+    for i in 0..W {
+        debug_assert!(tiles[i].len() >= scales + groups * layout.group_bytes);
+        acc[i][..rows].fill([0.0; TILE_ROWS]);
+    }
+    let acc: [*mut f32; W] = std::array::from_fn(|i| acc[i].as_mut_ptr().cast());
+    // SAFETY: block `b` of group `group` lies inside every tile; row `t` is below `rows`, so
+    // inside the panel and the accumulators.
     unsafe {
-        let mut one = I::splat(0.0);
-        if !ONE {
-            for t in 0..panel.rows {
-                I::store(acc.add(16 * t), I::splat(0.0));
+        let mut one = [I::splat(0.0); W];
+        for group in 0..groups {
+            let mut halves = [(one[0], one[0]); W];
+            for i in 0..W {
+                let s = tiles[i].as_ptr().add(scales + group * layout.group_bytes);
+                let d = I::load_f16(s);
+                let m = if Q::TY.has_min() {
+                    I::load_f16(s.add(32))
+                } else {
+                    d
+                };
+                halves[i] = (d, m);
             }
-        }
-        for group in 0..panel.blocks / layout.group_blocks {
-            let s = tile.as_ptr().add(scales + group * layout.group_bytes);
-            let d = I::load_f16(s);
-            let m = if Q::TY.has_min() {
-                I::load_f16(s.add(32))
-            } else {
-                d
-            };
             for sub in 0..layout.group_blocks {
                 let b = group * layout.group_blocks + sub;
-                let w = Q::numbers::<I>(tile.as_ptr().add(b * layout.block_bytes));
-                let scales = block_scales::<I, Q>(s, d, m, sub);
+                let mut w = [[I::zero(); 8]; W];
+                let mut ready = [Scales::<I::F>::of(one[0]); W];
+                for i in 0..W {
+                    let tile = tiles[i].as_ptr();
+                    let s = tile.add(scales + group * layout.group_bytes);
+                    w[i] = Q::numbers::<I>(tile.add(b * layout.block_bytes));
+                    ready[i] = block_scales::<I, Q>(s, halves[i].0, halves[i].1, sub);
+                }
                 if ONE {
-                    one = step::<I, Q>(&w, &scales, panel, b, one);
+                    one = step::<I, Q, W>(&w, &ready, panel, b, one);
                     continue;
                 }
-                for t in 0..panel.rows {
-                    let a = acc.add(16 * t);
-                    let sum = step::<I, Q>(&w, &scales, panel, b * panel.rows + t, I::load(a));
-                    I::store(a, sum);
+                for t in 0..rows {
+                    let mut sum = [one[0]; W];
+                    for i in 0..W {
+                        sum[i] = I::load(acc[i].add(TILE_ROWS * t));
+                    }
+                    sum = step::<I, Q, W>(&w, &ready, panel, b * rows + t, sum);
+                    for i in 0..W {
+                        I::store(acc[i].add(TILE_ROWS * t), sum[i]);
+                    }
                 }
             }
         }
         if ONE {
-            I::store(acc, one);
+            for i in 0..W {
+                I::store(acc[i], one[i]);
+            }
         }
     }
 }
@@ -178,71 +235,86 @@ unsafe fn nibble_scales<I: Isa>(s: *const u8) -> (I::F, I::F) {
     }
 }
 
-/// One block of 16 weight rows meets one activation row: number `i` of the panel.
+/// One block of `W` tiles meets one activation row: number `i` of the panel.
 ///
 /// # Safety
 /// The panel has a block `i`.
 #[inline(always)]
-unsafe fn step<I: Isa, Q: Format>(
-    w: &[I::V; 8],
-    scales: &Scales<I::F>,
+unsafe fn step<I: Isa, Q: Format, const W: usize>(
+    w: &[[I::V; 8]; W],
+    scales: &[Scales<I::F>; W],
     panel: &Panel,
     i: usize,
-    acc: I::F,
-) -> I::F {
+    mut acc: [I::F; W],
+) -> [I::F; W] {
     // SAFETY: 32 bytes of `q` and one element of the others belong to block `i`.
     unsafe {
         let q = panel.q.add(32 * i);
         let dx = I::splat(*panel.d.add(i));
         let halves = [*panel.halves.add(2 * i), *panel.halves.add(2 * i + 1)];
         if Q::TY.scales_by_16() {
-            let low = words::<I, Q>(&w[..4], halves[0], q);
-            let high = words::<I, Q>(&w[4..], halves[1], q.add(16));
-            // Whole numbers below 2^24 (see limits.rs), so this is exact.
-            let dot = I::fma(
-                I::to_f32(low),
-                scales.sc[0],
-                I::mul(I::to_f32(high), scales.sc[1]),
-            );
-            let acc = I::fma(dot, I::mul(scales.d, dx), acc);
-            if !Q::TY.has_min() {
-                return acc;
+            let low = words::<I, Q, W, 4>(w, 0, halves[0], q);
+            let high = words::<I, Q, W, 4>(w, 4, halves[1], q.add(16));
+            let sums = [I::splat(halves[0] as f32), I::splat(halves[1] as f32)];
+            for (x, acc) in acc.iter_mut().enumerate() {
+                let Scales { d, m, sc, mn } = &scales[x];
+                // Whole numbers below 2^24 (see limits.rs), so this is exact.
+                let high = I::mul(I::to_f32(high[x]), sc[1]);
+                let dot = I::fma(I::to_f32(low[x]), sc[0], high);
+                *acc = I::fma(dot, I::mul(*d, dx), *acc);
+                if Q::TY.has_min() {
+                    let min = I::fma(sums[0], mn[0], I::mul(sums[1], mn[1]));
+                    *acc = I::fma(min, I::mul(*m, dx), *acc);
+                }
             }
-            let sums = halves.map(|h| I::splat(h as f32));
-            let min = I::fma(sums[0], scales.mn[0], I::mul(sums[1], scales.mn[1]));
-            I::fma(min, I::mul(scales.m, dx), acc)
         } else {
-            let dot = words::<I, Q>(w, halves[0] + halves[1], q);
-            let acc = I::fma(I::to_f32(dot), I::mul(scales.d, dx), acc);
-            if !Q::TY.has_min() {
-                return acc;
+            let dot = words::<I, Q, W, 8>(w, 0, halves[0] + halves[1], q);
+            for (x, acc) in acc.iter_mut().enumerate() {
+                *acc = I::fma(I::to_f32(dot[x]), I::mul(scales[x].d, dx), *acc);
+                if Q::TY.has_min() {
+                    *acc = I::fma(scales[x].m, I::splat(*panel.s.add(i)), *acc);
+                }
             }
-            I::fma(scales.m, I::splat(*panel.s.add(i)), acc)
         }
+        acc
     }
 }
 
-/// Integer dot of some words with as many at `q`, whose sum is `sum`; the type's offset taken off.
+/// Integer dots of words `from .. from + N` with as many at `q`, whose sum is `sum`; the type's
+/// offset taken off.
 ///
 /// # Safety
 /// `q` is good for four bytes a word.
 #[inline(always)]
-unsafe fn words<I: Isa, Q: Format>(w: &[I::V], sum: i32, q: *const i8) -> I::V {
+unsafe fn words<I: Isa, Q: Format, const W: usize, const N: usize>(
+    w: &[[I::V; 8]; W],
+    from: usize,
+    sum: i32,
+    q: *const i8,
+) -> [I::V; W] {
     // SAFETY: promised by the caller.
     unsafe {
-        let mut dot = if Q::OFFSET == 0 {
+        let start = if Q::OFFSET == 0 {
             I::zero()
         } else {
-            let start = -Q::OFFSET * sum;
-            I::splat_i32(&start)
+            I::splat_i32(&(-Q::OFFSET * sum))
         };
-        for (g, w) in w.iter().enumerate() {
-            // Only Q8_0 uses all eight bits.
-            dot = if Q::OFFSET == 128 {
-                I::dot::<true>(dot, *w, q.add(4 * g))
-            } else {
-                I::dot::<false>(dot, *w, q.add(4 * g))
-            };
+        // Two chains halve the wait for the multiplier; whole numbers add up in any order.
+        let mut dot = [[start; W], [I::zero(); W]];
+        for g in 0..N {
+            for i in 0..W {
+                let dot = &mut dot[g % 2][i];
+                // Only Q8_0 uses all eight bits.
+                *dot = if Q::OFFSET == 128 {
+                    I::dot::<true>(*dot, w[i][from + g], q.add(4 * g))
+                } else {
+                    I::dot::<false>(*dot, w[i][from + g], q.add(4 * g))
+                };
+            }
+        }
+        let [mut dot, other] = dot;
+        for i in 0..W {
+            dot[i] = I::add_i32(dot[i], other[i]);
         }
         dot
     }

@@ -127,7 +127,7 @@ fn every_path_follows_the_plain_twin_to_the_bit() {
             heads(14, 2, 32),
             heads(34, 1, 16),
         ] {
-            for n in [1, 5, 33, 128, 129, 300] {
+            for n in [1, 5, 33, 129, 150] {
                 let case = case(&mut random, shape, ty, &[n]);
                 let s = &case.sequences[0];
                 let span = SeqSpan {

@@ -195,3 +195,30 @@ fn impossible_weights_are_refused() {
         Err(Error::WeightShape { .. })
     ));
 }
+
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(60))]
+
+    /// Any shape, any number of rows, any threads, any path: the plain twin's bits.
+    #[test]
+    fn any_shape_follows_the_plain_twin(
+        seed: u64,
+        ty in proptest::sample::select(WeightType::ALL.to_vec()),
+        rows in 1usize..80,
+        blocks in 1usize..4,
+        t in 1usize..40,
+        threads in 1usize..4,
+    ) {
+        let mut random = Random(seed);
+        let cols = blocks * ty.block_len().max(19);
+        let (bytes, w) = weight(&mut random, ty, rows, cols);
+        let x = random.floats(t * cols);
+        let mut want = vec![0.0; t * rows];
+        plain::matmul(&x, &bytes, ty, w.shape(), &mut want);
+        for path in paths() {
+            let mut got = vec![f32::NAN; t * rows];
+            matmul(&pool(threads, path), &x, &w, &mut got, &mut Scratch::new());
+            assert_same(&got, &want, &format!("{ty} {path:?} {rows}x{cols} T={t}"));
+        }
+    }
+}

@@ -64,6 +64,7 @@ unsafe fn below(n: usize) -> V {
 impl Isa for Avx2 {
     type F = F;
     type V = V;
+    const TILE_PAIRS: bool = false;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -305,6 +306,10 @@ impl Isa for Avx2 {
             };
             [half(acc[0], w[0]), half(acc[1], w[1])]
         }
+    }
+    #[inline(always)]
+    unsafe fn add_i32(a: V, b: V) -> V {
+        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
     }
     #[inline(always)]
     unsafe fn to_f32(x: V) -> F {

@@ -41,6 +41,7 @@ fn lanes(n: usize) -> __mmask16 {
 impl Isa for Avx512 {
     type F = __m512;
     type V = __m512i;
+    const TILE_PAIRS: bool = true;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> __m512 {
@@ -202,6 +203,10 @@ impl Isa for Avx512 {
     #[inline(always)]
     unsafe fn dot<const WIDE: bool>(acc: __m512i, w: __m512i, x: *const i8) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
+    }
+    #[inline(always)]
+    unsafe fn add_i32(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
     }
     #[inline(always)]
     unsafe fn to_f32(x: __m512i) -> __m512 {

@@ -89,6 +89,8 @@ pub(crate) unsafe fn dispatch<J: Job>(path: KernelPath, job: J) -> J::Out {
 pub(crate) trait Isa: Copy + 'static {
     type F: Copy;
     type V: Copy;
+    /// Whether the registers hold the blocks of two weight tiles at once.
+    const TILE_PAIRS: bool;
 
     unsafe fn splat(x: f32) -> Self::F;
     unsafe fn load(p: *const f32) -> Self::F;
@@ -142,6 +144,7 @@ pub(crate) trait Isa: Copy + 'static {
     /// Lane i gains the dot of its four unsigned bytes of `w` with the four signed bytes at
     /// `x`. Without `WIDE`, bytes of `w` are below 128.
     unsafe fn dot<const WIDE: bool>(acc: Self::V, w: Self::V, x: *const i8) -> Self::V;
+    unsafe fn add_i32(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn to_f32(x: Self::V) -> Self::F;
 }
 

@@ -30,6 +30,7 @@ unsafe fn halves(p: *const u8) -> [u16; 16] {
 impl Isa for Portable {
     type F = F;
     type V = [u8; 64];
+    const TILE_PAIRS: bool = false;
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> F {
@@ -195,6 +196,15 @@ impl Isa for Portable {
             acc.copy_from_slice(&sum.to_le_bytes());
         }
         acc
+    }
+    #[inline(always)]
+    unsafe fn add_i32(mut a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
+        for (a, b) in a.chunks_exact_mut(4).zip(b.chunks_exact(4)) {
+            let sum = i32::from_le_bytes([a[0], a[1], a[2], a[3]])
+                + i32::from_le_bytes([b[0], b[1], b[2], b[3]]);
+            a.copy_from_slice(&sum.to_le_bytes());
+        }
+        a
     }
     #[inline(always)]
     unsafe fn to_f32(x: [u8; 64]) -> F {
