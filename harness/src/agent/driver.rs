@@ -12,7 +12,7 @@ use super::pieces::Frozen;
 use super::prompt;
 use super::runtime::{Ask, Reply, Runtime, Streamed};
 use super::session::Session;
-use super::transcript::{Call, Entry, ToolOutput};
+use super::transcript::{Call, Entry, Record, ToolOutput, dangling_calls};
 use super::transcript_tool;
 use super::view::{Turn, View};
 use crate::error::Error;
@@ -326,7 +326,7 @@ impl<'a> Agent<'a> {
         verbatim: usize,
         before: usize,
     ) -> Result<Event, Error> {
-        let pending = super::transcript::dangling_calls(self.session.records());
+        let pending = dangling_calls(self.session.records());
         let cut = self.cut(verbatim, !pending.is_empty());
         let goal = compact::goal(self.session.records(), cut);
         let text = compact::letter(summary, goal, cut.keep_from);
@@ -341,22 +341,30 @@ impl<'a> Agent<'a> {
             return Ok(Event::CompactFailed { why });
         }
         let sections = prompt::sections(&self.setup.workspace, self.setup.instructions.as_deref())?;
-        self.frozen = Frozen::new(sections.clone());
-        self.session.append(Entry::Compaction {
+        let mut entry = Entry::Compaction {
             summary: text,
             keep_from: cut.keep_from,
             tokens_before: before,
             tokens_after: 0,
-            sections,
-        })?;
-        let after = self.measure()?;
+            sections: sections.clone(),
+        };
+        let after = self.measure_with(&entry)?;
+        if after >= before {
+            let why = format!("the summary would make {before} tokens {after}; nothing was dropped");
+            return Ok(Event::CompactFailed { why });
+        }
+        if let Entry::Compaction { tokens_after, .. } = &mut entry {
+            *tokens_after = after;
+        }
+        self.frozen = Frozen::new(sections);
+        self.session.append(entry)?;
         Ok(Event::Compacted { before, after })
     }
 
     /// With a call pending, its turn is kept: the result has to follow it.
     fn cut(&self, verbatim: usize, pending: bool) -> Cut {
         let records = self.session.records();
-        let count = |r: &super::transcript::Record| {
+        let count = |r: &Record| {
             let text = serde_json::to_string(&r.entry).unwrap_or_default();
             self.runtime.count(&text)
         };
@@ -402,6 +410,19 @@ impl<'a> Agent<'a> {
     fn measure(&mut self) -> Result<usize, Error> {
         let view = View::of(self.session.records());
         self.runtime.measure(&view, &self.specs)
+    }
+
+    /// What the context would be with `entry` behind it.
+    fn measure_with(&mut self, entry: &Entry) -> Result<usize, Error> {
+        let mut records = self.session.records().to_vec();
+        let last = records.last().map(|r| r.id);
+        records.push(Record {
+            id: last.map_or(0, |id| id + 1),
+            parent: last,
+            time_ms: 0,
+            entry: entry.clone(),
+        });
+        self.runtime.measure(&View::of(&records), &self.specs)
     }
 
     fn check_fixed(&self) -> Result<(), Error> {

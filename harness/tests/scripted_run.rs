@@ -1,0 +1,307 @@
+//! Whole runs of the agent, played by a script instead of a model, with real tools, a real session
+//! file and no sandbox. Law 3 is asserted on every request of every run.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+
+use harness::Error;
+use harness::agent::driver::{Agent, Hands, Setup, Watch};
+use harness::agent::machine::{Answer, Outcome};
+use harness::agent::runtime::{Ask, Reply, Runtime, StepError, Streamed};
+use harness::agent::session::Session;
+use harness::agent::transcript::{Call, Entry, ToolOutput};
+use harness::agent::view::{Turn, View};
+use harness::tools::{
+    Answer as Approval, Asker, Cancel, Counter, Mode, Policy, Question, Sandbox, ToolBox, ToolContext, ToolSpec,
+};
+
+fn noon() -> u64 {
+    1_700_000_000_000
+}
+
+/// Four characters a token: close enough for budgets.
+fn count(text: &str) -> usize {
+    text.chars().count().div_ceil(4)
+}
+
+/// Plays its answers in order and keeps every request.
+struct Script {
+    window: usize,
+    answers: VecDeque<Answer>,
+    summaries: VecDeque<String>,
+    asked: Vec<View>,
+    summaries_asked: Vec<View>,
+}
+
+impl Script {
+    fn new(window: usize, answers: Vec<Answer>) -> Script {
+        Script { window, answers: answers.into(), summaries: VecDeque::new(), asked: Vec::new(), summaries_asked: Vec::new() }
+    }
+}
+
+impl Runtime for Script {
+    fn model(&self) -> &str {
+        "script"
+    }
+
+    fn window(&self) -> usize {
+        self.window
+    }
+
+    fn count(&self, text: &str) -> usize {
+        count(text)
+    }
+
+    fn measure(&mut self, view: &View, tools: &[ToolSpec]) -> Result<usize, Error> {
+        let turns = view.turns.iter().map(|turn| match turn {
+            Turn::User { text } | Turn::Result { text, .. } => count(text) + 4,
+            Turn::Assistant { text, calls, .. } => {
+                count(text) + 4 + calls.iter().map(|c| count(&c.arguments) + 4).sum::<usize>()
+            }
+        });
+        let sections: usize = view.sections.iter().map(|s| count(&s.text)).sum();
+        let tools: usize = tools.iter().map(|t| count(&t.to_function().to_string())).sum();
+        Ok(turns.sum::<usize>() + sections + tools)
+    }
+
+    fn ask(&mut self, ask: &Ask<'_>, _: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError> {
+        let prompt = self.measure(ask.view, ask.tools).expect("it counts");
+        assert!(prompt + ask.reply_max <= self.window, "a request of {prompt} + {} does not fit {}", ask.reply_max, self.window);
+        let answer = if ask.may_call {
+            self.asked.push(ask.view.clone());
+            self.answers.pop_front().expect("the script has an answer left")
+        } else {
+            self.summaries_asked.push(ask.view.clone());
+            Answer { text: self.summaries.pop_front().unwrap_or_default(), ..Answer::default() }
+        };
+        let tokens = prompt + count(&answer.text);
+        Ok(Reply { answer, tokens, report: None, interrupted: false })
+    }
+}
+
+struct Nobody;
+
+impl Asker for Nobody {
+    fn ask(&mut self, _: &Question) -> Approval {
+        Approval::No(None)
+    }
+}
+
+#[derive(Default)]
+struct Told(Vec<String>);
+
+impl Watch for Told {
+    fn streamed(&mut self, _: &Streamed) {}
+    fn call_begins(&mut self, _: &Call) {}
+    fn call_ended(&mut self, _: &Call, _: &ToolOutput) {}
+    fn step_ended(&mut self, _: &Reply) {}
+    fn told(&mut self, text: &str) {
+        self.0.push(text.to_owned());
+    }
+}
+
+struct Stage {
+    dir: tempfile::TempDir,
+}
+
+impl Stage {
+    fn new() -> Stage {
+        let dir = tempfile::tempdir().expect("a folder");
+        std::fs::create_dir_all(dir.path().join("work")).expect("a workspace");
+        Stage { dir }
+    }
+
+    fn work(&self) -> std::path::PathBuf {
+        self.dir.path().join("work")
+    }
+
+    fn session(&self) -> Session {
+        let dir = self.dir.path().join("sessions");
+        match dir.join("s.jsonl").exists() {
+            true => Session::resume(&dir, "s", noon).expect("it resumes").0,
+            false => Session::create(&dir, "s", noon).expect("created"),
+        }
+    }
+
+    /// Plays one goal and gives its outcome, and the entries of the session.
+    fn play(&self, script: &mut Script, goal: &str) -> (Outcome, Vec<Entry>) {
+        let counter: Arc<Counter> = Arc::new(count);
+        let mut tools = ToolBox::new(ToolContext {
+            workspace: self.work(),
+            session_dir: self.dir.path().join("sessions/s"),
+            window_tokens: script.window,
+            sandbox: Sandbox::off("a test of the loop"),
+            environment: vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())],
+            counter: Arc::clone(&counter),
+        })
+        .expect("tools");
+        let mut told = Told::default();
+        let hands = Hands {
+            runtime: script,
+            tools: &mut tools,
+            policy: Policy::new(Mode::Yes),
+            asker: &mut Nobody,
+            watch: &mut told,
+            cancel: Cancel::new(),
+            counter,
+        };
+        let setup = Setup { workspace: self.work(), instructions: None, rounds_max: None };
+        let mut agent = Agent::new(hands, self.session(), setup).expect("an agent");
+        let outcome = agent.run(goal).expect("it runs");
+        let entries = agent.session().records().iter().map(|r| r.entry.clone()).collect();
+        (outcome, entries)
+    }
+}
+
+fn says(text: &str) -> Answer {
+    Answer { text: text.into(), ..Answer::default() }
+}
+
+fn calls(name: &str, arguments: serde_json::Value) -> Answer {
+    let call = Call { id: "from the model".into(), name: name.into(), arguments: arguments.to_string() };
+    Answer { calls: vec![call], ..Answer::default() }
+}
+
+fn bash(command: &str) -> Answer {
+    calls("bash", serde_json::json!({ "command": command }))
+}
+
+/// Between two compactions each request begins with the one before it.
+fn assert_history_appends(asked: &[View]) {
+    for pair in asked.windows(2) {
+        assert_eq!(pair[0].sections, pair[1].sections);
+        assert_eq!(pair[0].turns[..], pair[1].turns[..pair[0].turns.len()]);
+    }
+    assert!(asked.len() > 1, "there is something to compare");
+}
+
+fn results(entries: &[Entry]) -> Vec<&ToolOutput> {
+    let output = |entry| match entry {
+        &Entry::ToolResult { ref output, .. } => Some(output),
+        _ => None,
+    };
+    entries.iter().filter_map(output).collect()
+}
+
+#[test]
+fn a_file_is_written_run_and_reported() {
+    let stage = Stage::new();
+    let code = "for i in 1 2 3; do echo line $i; done\n";
+    let mut script = Script::new(
+        8_192,
+        vec![
+            calls("write", serde_json::json!({ "path": "count.sh", "content": code })),
+            bash("sh count.sh"),
+            says("The last line is `line 3`."),
+        ],
+    );
+    let (outcome, entries) = stage.play(&mut script, "Write count.sh, run it, tell me its last line");
+    assert!(matches!(outcome, Outcome::Answered { .. }), "{outcome:?}");
+    assert_eq!(std::fs::read_to_string(stage.work().join("count.sh")).expect("written"), code);
+    assert!(results(&entries)[1].text.contains("line 3"));
+    assert_history_appends(&script.asked);
+}
+
+/// A call of a tool that does not exist, or with a wrong key, ended the run in other harnesses.
+#[test]
+fn a_wrong_call_is_a_result_that_the_model_can_mend() {
+    let stage = Stage::new();
+    let mut script = Script::new(
+        8_192,
+        vec![
+            calls("shell", serde_json::json!({ "command": "ls" })),
+            calls("bash", serde_json::json!({ "comand": "ls" })),
+            says("done"),
+        ],
+    );
+    let (_, entries) = stage.play(&mut script, "list the files");
+    let results = results(&entries);
+    assert!(!results[0].ok && results[0].text.contains("bash"), "{}", results[0].text);
+    assert!(!results[1].ok && results[1].text.contains("command"), "{}", results[1].text);
+}
+
+/// A window of 4,096 tokens holds a task whose results together are many times as long.
+#[test]
+fn a_small_window_is_compacted_and_the_goal_survives() {
+    let stage = Stage::new();
+    let long = "seq -f 'entry number %g of a long listing' 1 90";
+    let mut answers: Vec<Answer> = (0..8).map(|i| bash(&format!("{long}; echo {i}"))).collect();
+    answers.push(says("done"));
+    let mut script = Script::new(4_096, answers);
+    script.summaries = vec!["Listed entries; nothing found yet.".to_owned(); 8].into();
+    let (outcome, entries) = stage.play(&mut script, "Find entry forty-two, option B");
+    assert!(matches!(outcome, Outcome::Answered { .. }), "{outcome:?}");
+    let compactions: Vec<(usize, usize)> = entries
+        .iter()
+        .filter_map(|e| match e {
+            Entry::Compaction { tokens_before, tokens_after, .. } => Some((*tokens_before, *tokens_after)),
+            _ => None,
+        })
+        .collect();
+    assert!(!compactions.is_empty() && compactions.iter().all(|(before, after)| after < before && *after > 0), "{compactions:?}");
+    let last = script.asked.last().expect("asked");
+    let text = format!("{last:?}");
+    assert!(text.contains("Find entry forty-two, option B"), "the goal is still there, word for word");
+    // The summary was asked for as one more message on the prefix that was there.
+    let summary = &script.summaries_asked[0];
+    let before = script.asked.iter().rev().find(|v| summary.turns.starts_with(&v.turns));
+    assert!(before.is_some(), "the summary's request begins with an earlier request");
+}
+
+/// Law 11: an empty summary dropped a whole history in other harnesses.
+#[test]
+fn an_empty_summary_stops_and_drops_nothing() {
+    let stage = Stage::new();
+    let answers = (0..9).map(|i| bash(&format!("seq -f 'entry number %g of a long listing' 1 90; echo {i}"))).collect();
+    let mut script = Script::new(4_096, answers);
+    let (outcome, entries) = stage.play(&mut script, "goal");
+    let Outcome::Stopped { why } = outcome else { panic!("it stops: {outcome:?}") };
+    assert!(why.contains("empty"), "{why}");
+    assert!(!entries.iter().any(|e| matches!(e, Entry::Compaction { .. })));
+    let calls: usize = entries.iter().map(|e| if let Entry::Assistant { calls, .. } = e { calls.len() } else { 0 }).sum();
+    assert_eq!(calls, results(&entries).len(), "every call has a result");
+}
+
+/// Law 5: the rules changed while a conversation went on; the cached prefix must not.
+#[test]
+fn changed_rules_are_told_in_the_newest_turn() {
+    let stage = Stage::new();
+    let rules = |text: &str| std::fs::write(stage.work().join("AGENTS.md"), text).expect("written");
+    rules("Use tabs.");
+    let mut first = Script::new(8_192, vec![says("one")]);
+    stage.play(&mut first, "first");
+    rules("Use spaces.");
+    let mut second = Script::new(8_192, vec![says("two"), says("three")]);
+    stage.play(&mut second, "second");
+    stage.play(&mut second, "third");
+    let sections = |view: &View| format!("{:?}", view.sections);
+    assert_eq!(sections(&first.asked[0]), sections(&second.asked[1]), "frozen");
+    assert!(sections(&first.asked[0]).contains("Use tabs."));
+    let told = format!("{:?}", second.asked[1].turns);
+    assert_eq!(told.matches("Use spaces.").count(), 1, "told once: {told}");
+    let all: Vec<View> = first.asked.iter().chain(&second.asked).cloned().collect();
+    assert_history_appends(&all);
+}
+
+/// Law 9, with the whole agent: killed at any byte of its session, it goes on.
+#[test]
+fn a_session_cut_anywhere_goes_on() {
+    let stage = Stage::new();
+    let mut script = Script::new(8_192, vec![bash("echo one"), bash("echo two"), says("done")]);
+    stage.play(&mut script, "count");
+    let path = stage.dir.path().join("sessions/s.jsonl");
+    let whole = std::fs::read(&path).expect("read");
+    for cut in (0..whole.len()).step_by(97) {
+        cut_file(&path, &whole[..cut]);
+        let mut script = Script::new(8_192, vec![says("went on")]);
+        let (outcome, entries) = stage.play(&mut script, "go on");
+        assert!(matches!(outcome, Outcome::Answered { .. }), "cut at {cut}: {outcome:?}");
+        let calls: usize = entries.iter().map(|e| if let Entry::Assistant { calls, .. } = e { calls.len() } else { 0 }).sum();
+        assert_eq!(calls, results(&entries).len(), "cut at {cut}");
+    }
+}
+
+fn cut_file(path: &Path, bytes: &[u8]) {
+    std::fs::write(path, bytes).expect("written");
+}
