@@ -57,6 +57,7 @@ fn dot_quantised(x: &[f32], row: &[u8], ty: WeightType) -> f32 {
     let mut acc = 0f32;
     for (i, x) in x.chunks_exact(32).enumerate() {
         let w = block32(ty, row, i);
+        let (d, m) = (w.d.to_f32(), w.m.to_f32());
         let x = round_block(x);
         let mut dot = [0i32; 2];
         let mut sum = [0i32; 2];
@@ -66,16 +67,16 @@ fn dot_quantised(x: &[f32], row: &[u8], ty: WeightType) -> f32 {
         }
         if ty.scales_by_16() {
             let dot = w.sc[0] * dot[0] + w.sc[1] * dot[1];
-            acc = (dot as f32).mul_add(w.d * x.d, acc);
+            acc = (dot as f32).mul_add(d * x.d, acc);
             if ty.has_min() {
                 let min = w.mn[0] * sum[0] + w.mn[1] * sum[1];
-                acc = (min as f32).mul_add(w.m * x.d, acc);
+                acc = (min as f32).mul_add(m * x.d, acc);
             }
         } else {
-            let scale = (w.d * w.sc[0] as f32) * x.d;
+            let scale = (d * w.sc[0] as f32) * x.d;
             acc = ((dot[0] + dot[1]) as f32).mul_add(scale, acc);
             if ty.has_min() {
-                let min = w.m * w.mn[0] as f32;
+                let min = m * w.mn[0] as f32;
                 acc = min.mul_add(x.d * (sum[0] + sum[1]) as f32, acc);
             }
         }

@@ -11,7 +11,9 @@ use crate::aligned::{AlignedBytes, LINE};
 use crate::limits::{PACK_BYTES_MIN, PACK_THREADS_MAX, TILE_ROWS};
 use crate::quant::WeightType;
 use crate::quant::blocks::block32;
-use crate::quant::formats::{self, Layout};
+use crate::quant::formats::{
+    self, Format, Layout, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0,
+};
 use crate::share::Parts;
 
 /// Shape of a matrix.
@@ -161,11 +163,7 @@ fn pack_all(bytes: &[u8], row_bytes: usize, ty: WeightType, shape: MatrixShape, 
     let pack_one = |(i, tile): (usize, &mut [u8])| {
         let from = i * TILE_ROWS * row_bytes;
         let to = (from + TILE_ROWS * row_bytes).min(bytes.len());
-        if ty.is_quantised() {
-            pack_tile(&bytes[from..to], row_bytes, ty, shape.cols, tile);
-        } else {
-            pack_float_tile(&bytes[from..to], row_bytes, ty.block_bytes(), tile);
-        }
+        pack_tile(&bytes[from..to], row_bytes, ty, tile);
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(PACK_THREADS_MAX));
     if out.len() < PACK_BYTES_MIN || threads == 1 {
@@ -193,29 +191,53 @@ fn pack_all(bytes: &[u8], row_bytes: usize, ty: WeightType, shape: MatrixShape, 
     });
 }
 
-/// Up to 16 source rows -> one quantised tile.
-fn pack_tile(rows: &[u8], row_bytes: usize, ty: WeightType, cols: usize, tile: &mut [u8]) {
-    let layout = formats::layout(ty);
+/// Up to 16 source rows of type `ty` -> one tile.
+fn pack_tile(rows: &[u8], row_bytes: usize, ty: WeightType, tile: &mut [u8]) {
+    match ty {
+        WeightType::F32 => pack_floats::<4>(rows, row_bytes, tile),
+        WeightType::F16 | WeightType::BF16 => pack_floats::<2>(rows, row_bytes, tile),
+        WeightType::Q4_0 => pack_blocks::<Q4_0>(rows, row_bytes, tile),
+        WeightType::Q4_1 => pack_blocks::<Q4_1>(rows, row_bytes, tile),
+        WeightType::Q5_0 => pack_blocks::<Q5_0>(rows, row_bytes, tile),
+        WeightType::Q5_1 => pack_blocks::<Q5_1>(rows, row_bytes, tile),
+        WeightType::Q8_0 => pack_blocks::<Q8_0>(rows, row_bytes, tile),
+        WeightType::Q2K => pack_blocks::<Q2K>(rows, row_bytes, tile),
+        WeightType::Q3K => pack_blocks::<Q3K>(rows, row_bytes, tile),
+        WeightType::Q4K => pack_blocks::<Q4K>(rows, row_bytes, tile),
+        WeightType::Q5K => pack_blocks::<Q5K>(rows, row_bytes, tile),
+        WeightType::Q6K => pack_blocks::<Q6K>(rows, row_bytes, tile),
+    }
+}
+
+/// Up to 16 quantised rows -> one tile, block after block: the tile is written once, in order.
+fn pack_blocks<Q: Format>(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
+    let layout = Q::LAYOUT;
+    let cols = row_bytes / Q::TY.block_bytes() * Q::TY.block_len();
     let (numbers, scales) = tile.split_at_mut(scales_at(layout, cols));
-    for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
-        let blocks = numbers.chunks_exact_mut(layout.block_bytes);
-        for (b, out) in blocks.enumerate() {
-            let block = block32(ty, row, b);
+    for (b, out) in numbers.chunks_exact_mut(layout.block_bytes).enumerate() {
+        let (group, sub) = (b / layout.group_blocks, b % layout.group_blocks);
+        let at = group * layout.group_bytes;
+        let scales = &mut scales[at..at + layout.group_bytes];
+        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let block = block32(Q::TY, row, b);
             formats::pack_numbers(layout, &block.q, r, out);
-            let (group, sub) = (b / layout.group_blocks, b % layout.group_blocks);
-            let at = group * layout.group_bytes;
-            let out = &mut scales[at..at + layout.group_bytes];
-            formats::pack_scales(ty, &block, r, sub, out);
+            formats::pack_scales(Q::TY, &block, r, sub, scales);
         }
     }
 }
 
-/// Up to 16 source rows of numbers of `size` bytes -> [cols][16].
-fn pack_float_tile(rows: &[u8], row_bytes: usize, size: usize, tile: &mut [u8]) {
-    for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
-        let columns = tile.chunks_exact_mut(TILE_ROWS * size);
-        for (column, x) in columns.zip(row.chunks_exact(size)) {
-            column[r * size..(r + 1) * size].copy_from_slice(x);
+/// Up to 16 source rows of numbers of `N` bytes -> [cols][16].
+fn pack_floats<const N: usize>(rows: &[u8], row_bytes: usize, tile: &mut [u8]) {
+    // So many columns at a time that what is written stays in the first cache.
+    const COLUMNS: usize = 64;
+    let (tile, _) = tile.as_chunks_mut::<N>();
+    for (i, tile) in tile.chunks_mut(COLUMNS * TILE_ROWS).enumerate() {
+        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+            let (row, _) = row.as_chunks::<N>();
+            let to = tile.iter_mut().skip(r).step_by(TILE_ROWS);
+            for (to, x) in to.zip(row.iter().skip(i * COLUMNS)) {
+                *to = *x;
+            }
         }
     }
 }

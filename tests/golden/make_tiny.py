@@ -1,4 +1,4 @@
-"""Makes the golden logits of models/tests/golden_logits.rs with the Python package `transformers`.
+"""Makes the golden logits of tests/golden_logits.rs with the Python package `transformers`.
 
 The models are those of models/src/tiny.rs: the same weights from the same formula, made here without
 reading a GGUF file, so that reader, tensor layout and arithmetic are all checked against a program

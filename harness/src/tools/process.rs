@@ -12,9 +12,9 @@ use std::io::{self, PipeReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use super::artifacts::Artifacts;
@@ -87,51 +87,32 @@ enum Event {
 /// Exit code 1, for a child whose status somebody else took.
 const NO_STATUS: i32 = 1 << 8;
 
-/// What the thread at the pipe shares.
-struct Shared<'a> {
-    capture: Mutex<Option<Capture<'a>>>,
-    bytes: AtomicU64,
-}
-
 /// Runs `job`. Standard output and standard error arrive in one stream, in their order.
 pub fn run(job: Job<'_>, artifacts: &Artifacts, cancel: &Cancel) -> io::Result<Finished> {
     let begun = Instant::now();
-    let (reader, writer) = io::pipe()?;
-    let mut command = Command::new(job.program);
-    command
-        .args(&job.args)
-        .current_dir(job.directory)
-        .env_clear()
-        .envs(job.environment);
-    command
-        .stdin(Stdio::null())
-        .stdout(writer.try_clone()?)
-        .stderr(writer);
-    os::prepare(&mut command, job.steps);
-    let child = command.spawn()?;
-    // The pipe closes when the command's ends of it do; ours go now.
-    drop(command);
-
     let limits = Bounds {
         deadline: begun + job.timeout,
         output_bytes_max: job.output_bytes_max,
         tasks_max: job.tasks_max,
         memory_bytes_max: job.memory_bytes_max,
     };
+    let variable = job.mark.clone();
+    let (child, reader) = spawn(job)?;
     let mark = Mark {
         session: child.id(),
-        variable: job.mark,
+        variable,
         started: tree::started(child.id()),
     };
-    let shared = Shared {
-        capture: Mutex::new(Some(Capture::new(artifacts))),
-        bytes: AtomicU64::new(0),
-    };
-    let (exit, status, left_behind) = std::thread::scope(|scope| {
+    let (bytes, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let (output, (exit, status, left_behind)) = std::thread::scope(|scope| {
         let (events, inbox) = channel();
-        let stop = Arc::new(AtomicBool::new(false));
-        let (pipe_events, shared, stopped) = (events.clone(), &shared, stop.clone());
-        scope.spawn(move || collect(reader, shared, &stopped, &pipe_events));
+        let at_pipe = Collector {
+            capture: Capture::new(artifacts),
+            bytes: &bytes,
+            stop: &stop,
+            events: events.clone(),
+        };
+        let collecting = scope.spawn(move || at_pipe.collect(reader));
         let pid = child.id();
         scope.spawn(move || {
             // An error means that there is no such child, so it has ended.
@@ -144,17 +125,15 @@ pub fn run(job: Job<'_>, artifacts: &Artifacts, cancel: &Cancel) -> io::Result<F
             mark,
             limits,
             cancel,
-            bytes: &shared.bytes,
+            bytes: &bytes,
         };
-        let result = run.until_ended(child);
+        let ended = run.until_ended(child);
         stop.store(true, Ordering::Relaxed);
-        result
+        let capture = collecting
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        (capture.finish(), ended)
     });
-    let capture = shared
-        .capture
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    let output = capture.unwrap_or_else(|| Capture::new(artifacts)).finish();
     let exit = exit.unwrap_or(match (status.code(), status.signal()) {
         (Some(code), _) => Exit::Code(code),
         (None, Some(signal)) => Exit::Signal(signal),
@@ -168,34 +147,52 @@ pub fn run(job: Job<'_>, artifacts: &Artifacts, cancel: &Cancel) -> io::Result<F
     })
 }
 
-/// Reads the pipe until it closes, or until it is told that nobody waits any more.
-fn collect(mut pipe: PipeReader, shared: &Shared<'_>, stop: &AtomicBool, events: &Sender<Event>) {
-    let mut buffer = vec![0; 64 << 10];
-    loop {
-        if !os::readable_within(&pipe, Duration::from_millis(CANCEL_POLL_MS)) {
-            if stop.load(Ordering::Relaxed) {
-                return;
+fn spawn(job: Job<'_>) -> io::Result<(Child, PipeReader)> {
+    let (reader, writer) = io::pipe()?;
+    let mut command = Command::new(job.program);
+    command.args(&job.args).current_dir(job.directory);
+    command.env_clear().envs(job.environment);
+    command
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer);
+    os::prepare(&mut command, job.steps);
+    // With `command`, our ends of the pipe go: it closes when the child's do.
+    Ok((command.spawn()?, reader))
+}
+
+/// The thread at the pipe.
+struct Collector<'a> {
+    capture: Capture<'a>,
+    bytes: &'a AtomicU64,
+    /// Nobody waits any more.
+    stop: &'a AtomicBool,
+    events: Sender<Event>,
+}
+
+impl<'a> Collector<'a> {
+    /// Reads the pipe until it closes, or until it is told to stop.
+    fn collect(mut self, mut pipe: PipeReader) -> Capture<'a> {
+        let mut buffer = vec![0; 64 << 10];
+        while !self.stop.load(Ordering::Relaxed) {
+            if !os::readable_within(&pipe, Duration::from_millis(CANCEL_POLL_MS)) {
+                continue;
             }
-            continue;
-        }
-        match pipe.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(n) => {
-                shared.bytes.fetch_add(n as u64, Ordering::Relaxed);
-                let mut capture = shared.capture.lock().unwrap_or_else(|e| e.into_inner());
-                if let Some(capture) = capture.as_mut() {
-                    capture.push(&buffer[..n]);
+            match pipe.read(&mut buffer) {
+                Ok(n) if n > 0 => {
+                    self.bytes.fetch_add(n as u64, Ordering::Relaxed);
+                    self.capture.push(&buffer[..n]);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(_) | Err(_) => {
+                    // The receiver may be gone already, and then nobody needs to know.
+                    let _ = self.events.send(Event::PipeClosed);
+                    break;
                 }
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => break,
         }
-        if stop.load(Ordering::Relaxed) {
-            return;
-        }
+        self.capture
     }
-    // As above: the receiver may be gone.
-    let _ = events.send(Event::PipeClosed);
 }
 
 struct Bounds {

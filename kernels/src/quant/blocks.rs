@@ -16,9 +16,9 @@ pub(crate) struct Block32 {
     /// Stored numbers, still with the type's offset.
     pub q: [u8; 32],
     /// Scale of the block.
-    pub d: f32,
+    pub d: f16,
     /// Minimum of the block; zero for types without.
-    pub m: f32,
+    pub m: f16,
     /// Integer scales of the two halves.
     pub sc: [i32; 2],
     /// Integer minima of the two halves.
@@ -29,8 +29,8 @@ impl Block32 {
     /// The 32 values: `out` [32] f32.
     pub fn values(&self, ty: WeightType, out: &mut [f32]) {
         for (half, out) in out.chunks_exact_mut(16).enumerate() {
-            let scale = self.d * self.sc[half] as f32;
-            let min = self.m * self.mn[half] as f32;
+            let scale = self.d.to_f32() * self.sc[half] as f32;
+            let min = self.m.to_f32() * self.mn[half] as f32;
             for (o, &q) in out.iter_mut().zip(&self.q[16 * half..16 * half + 16]) {
                 let x = scale * (i32::from(q) - ty.offset()) as f32;
                 *o = if ty.has_min() { x + min } else { x };
@@ -75,14 +75,16 @@ pub fn dequantise(ty: WeightType, bytes: &[u8], out: &mut [f32]) {
 }
 
 /// Reads a half-precision number at byte `at`.
-fn half_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+#[inline(always)]
+fn half_at(bytes: &[u8], at: usize) -> f16 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// Decodes block `index` (32 columns each) of a row's source bytes.
 ///
 /// # Panics
 /// For float types, which have no blocks, and when the row is too short.
+#[inline(always)]
 pub(crate) fn block32(ty: WeightType, row: &[u8], index: usize) -> Block32 {
     let per_source = ty.block_len() / 32;
     let size = ty.block_bytes();
@@ -90,16 +92,16 @@ pub(crate) fn block32(ty: WeightType, row: &[u8], index: usize) -> Block32 {
     let bytes = &row[source * size..(source + 1) * size];
     let sub = index % per_source;
     match ty {
-        WeightType::Q4_0 => simple(half_at(bytes, 0), 0.0, nibbles(&bytes[2..18])),
+        WeightType::Q4_0 => simple(half_at(bytes, 0), f16::ZERO, nibbles(&bytes[2..18])),
         WeightType::Q4_1 => simple(half_at(bytes, 0), half_at(bytes, 2), nibbles(&bytes[4..20])),
-        WeightType::Q5_0 => simple(half_at(bytes, 0), 0.0, fives(&bytes[2..22])),
+        WeightType::Q5_0 => simple(half_at(bytes, 0), f16::ZERO, fives(&bytes[2..22])),
         WeightType::Q5_1 => simple(half_at(bytes, 0), half_at(bytes, 2), fives(&bytes[4..24])),
         WeightType::Q8_0 => {
             let mut q = [0; 32];
             for (q, &b) in q.iter_mut().zip(&bytes[2..34]) {
                 *q = b ^ 0x80;
             }
-            simple(half_at(bytes, 0), 0.0, q)
+            simple(half_at(bytes, 0), f16::ZERO, q)
         }
         WeightType::Q2K => q2k(bytes, sub),
         WeightType::Q3K => q3k(bytes, sub),
@@ -112,7 +114,8 @@ pub(crate) fn block32(ty: WeightType, row: &[u8], index: usize) -> Block32 {
     }
 }
 
-fn simple(d: f32, m: f32, q: [u8; 32]) -> Block32 {
+#[inline(always)]
+fn simple(d: f16, m: f16, q: [u8; 32]) -> Block32 {
     Block32 {
         q,
         d,
@@ -123,6 +126,7 @@ fn simple(d: f32, m: f32, q: [u8; 32]) -> Block32 {
 }
 
 /// 16 bytes: column j in the low half of byte j, column j + 16 in the high half.
+#[inline(always)]
 fn nibbles(bytes: &[u8]) -> [u8; 32] {
     let mut q = [0; 32];
     for (j, &b) in bytes.iter().enumerate() {
@@ -133,6 +137,7 @@ fn nibbles(bytes: &[u8]) -> [u8; 32] {
 }
 
 /// 4 bytes of fifth bits, then nibbles.
+#[inline(always)]
 fn fives(bytes: &[u8]) -> [u8; 32] {
     let high = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     let mut q = nibbles(&bytes[4..20]);
@@ -143,6 +148,7 @@ fn fives(bytes: &[u8]) -> [u8; 32] {
 }
 
 /// Two bits of each of 32 columns of sub-block `sub`, from 64 bytes.
+#[inline(always)]
 fn pairs(qs: &[u8], sub: usize) -> [u8; 32] {
     let mut q = [0; 32];
     for (q, &b) in q.iter_mut().zip(&qs[sub / 4 * 32..]) {
@@ -152,6 +158,7 @@ fn pairs(qs: &[u8], sub: usize) -> [u8; 32] {
 }
 
 /// scales [16] (4-bit scale, 4-bit minimum), qs [64], d, dmin.
+#[inline(always)]
 fn q2k(bytes: &[u8], sub: usize) -> Block32 {
     let s = [bytes[2 * sub], bytes[2 * sub + 1]];
     Block32 {
@@ -164,6 +171,7 @@ fn q2k(bytes: &[u8], sub: usize) -> Block32 {
 }
 
 /// hmask [32], qs [64], scales [12] (sixteen of 6 bits), d.
+#[inline(always)]
 fn q3k(bytes: &[u8], sub: usize) -> Block32 {
     let mut q = pairs(&bytes[32..96], sub);
     for (q, &h) in q.iter_mut().zip(&bytes[..32]) {
@@ -178,13 +186,14 @@ fn q3k(bytes: &[u8], sub: usize) -> Block32 {
     Block32 {
         q,
         d: half_at(bytes, 108),
-        m: 0.0,
+        m: f16::ZERO,
         sc: [scale(2 * sub), scale(2 * sub + 1)],
         mn: [1, 1],
     }
 }
 
 /// The 6-bit scale and minimum of sub-block `sub` in 12 bytes.
+#[inline(always)]
 fn scale_min(s: &[u8], sub: usize) -> (i32, i32) {
     let (sc, mn) = if sub < 4 {
         (s[sub] & 63, s[sub + 4] & 63)
@@ -198,6 +207,7 @@ fn scale_min(s: &[u8], sub: usize) -> (i32, i32) {
 }
 
 /// Nibbles of sub-block `sub` in 128 bytes: each 32 bytes hold two sub-blocks.
+#[inline(always)]
 fn wide_nibbles(qs: &[u8], sub: usize) -> [u8; 32] {
     let mut q = [0; 32];
     for (q, &b) in q.iter_mut().zip(&qs[sub / 2 * 32..]) {
@@ -207,6 +217,7 @@ fn wide_nibbles(qs: &[u8], sub: usize) -> [u8; 32] {
 }
 
 /// d, dmin, scales [12], qs [128].
+#[inline(always)]
 fn q4k(bytes: &[u8], sub: usize) -> Block32 {
     let (sc, mn) = scale_min(&bytes[4..16], sub);
     Block32 {
@@ -219,6 +230,7 @@ fn q4k(bytes: &[u8], sub: usize) -> Block32 {
 }
 
 /// d, dmin, scales [12], qh [32], qs [128].
+#[inline(always)]
 fn q5k(bytes: &[u8], sub: usize) -> Block32 {
     let (sc, mn) = scale_min(&bytes[4..16], sub);
     let mut q = wide_nibbles(&bytes[48..176], sub);
@@ -235,6 +247,7 @@ fn q5k(bytes: &[u8], sub: usize) -> Block32 {
 }
 
 /// ql [128], qh [64], scales [16] i8, d.
+#[inline(always)]
 fn q6k(bytes: &[u8], sub: usize) -> Block32 {
     let (n, j) = (sub / 4, sub % 4);
     let low = &bytes[n * 64 + j % 2 * 32..];
@@ -247,7 +260,7 @@ fn q6k(bytes: &[u8], sub: usize) -> Block32 {
     Block32 {
         q,
         d: half_at(bytes, 208),
-        m: 0.0,
+        m: f16::ZERO,
         sc: [scale(2 * sub), scale(2 * sub + 1)],
         mn: [1, 1],
     }

@@ -63,6 +63,7 @@ pub(crate) const fn layout(ty: WeightType) -> Layout {
 }
 
 /// Writes the numbers of row `r` into a block: `out` [block_bytes].
+#[inline(always)]
 pub(crate) fn pack_numbers(layout: Layout, q: &[u8; 32], r: usize, out: &mut [u8]) {
     let mut words = [0u32; 8];
     for (word, q) in words.iter_mut().zip(q.chunks_exact(4)) {
@@ -95,6 +96,7 @@ pub(crate) fn pack_numbers(layout: Layout, q: &[u8; 32], r: usize, out: &mut [u8
 }
 
 /// Two bits from `bit` of each byte of four words, side by side.
+#[inline(always)]
 fn crumbs(words: &[u32], bit: usize) -> u32 {
     (0..4).fold(0, |a, i| a | (words[i] >> bit & 0x0303_0303) << (2 * i))
 }
@@ -124,12 +126,11 @@ fn unpack_numbers(layout: Layout, block: &[u8], r: usize) -> [u8; 32] {
 }
 
 /// Writes the scales of row `r`, block `sub` of its group: `out` [group_bytes].
+#[inline(always)]
 pub(crate) fn pack_scales(ty: WeightType, block: &Block32, r: usize, sub: usize, out: &mut [u8]) {
     let mut at = 0;
-    let mut half = |x: f32| {
-        // Was read from 16 bits, so nothing is lost.
-        let bits = f16::from_f32(x).to_le_bytes();
-        out[at + 2 * r..at + 2 * r + 2].copy_from_slice(&bits);
+    let mut half = |x: f16| {
+        out[at + 2 * r..at + 2 * r + 2].copy_from_slice(&x.to_le_bytes());
         at += 2 * TILE_ROWS;
     };
     half(block.d);
@@ -154,13 +155,13 @@ pub(crate) fn pack_scales(ty: WeightType, block: &Block32, r: usize, sub: usize,
 
 /// Row `r` of one block of a tile, decoded: the inverse of packing.
 pub(crate) fn unpack(ty: WeightType, block: &[u8], group: &[u8], r: usize, sub: usize) -> Block32 {
-    let half = |at: usize| f16::from_le_bytes([group[at], group[at + 1]]).to_f32();
+    let half = |at: usize| f16::from_le_bytes([group[at], group[at + 1]]);
     let has_min = ty.has_min();
     let layout = layout(ty);
     let mut out = Block32 {
         q: unpack_numbers(layout, block, r),
         d: half(2 * r),
-        m: if has_min { half(32 + 2 * r) } else { 0.0 },
+        m: if has_min { half(32 + 2 * r) } else { f16::ZERO },
         sc: [1, 1],
         mn: [1, 1],
     };

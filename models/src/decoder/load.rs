@@ -95,6 +95,8 @@ fn load_cpu(
         matrices,
     };
     let weights = weights::read(parts.config, &mut made)?;
+    // The kernels keep a copy in their own order, so the file's pages have served.
+    parts.gguf.release_pages();
     let embedding = if parts.config.tied_output {
         Embedding::Output(weights.output.clone())
     } else {
@@ -119,12 +121,14 @@ fn load_tensor(parts: &LoadParts<'_>, manifest: &Manifest<'_>) -> Result<Box<dyn
         device: &device,
         arrived: &arrived,
     };
+    let weights = weights::read(parts.config, &mut make)?;
     let digest = WeightsDigest::of(parts.gguf, parts.digest_cache)?;
+    parts.gguf.release_pages();
     Ok(Box::new(TensorDecoder {
         config: parts.config.clone(),
         identity: identity(parts, digest, Executor::Tensor(parts.device)),
         kv_shape: kv_shape(parts),
-        weights: weights::read(parts.config, &mut make)?,
+        weights,
         embedding: mapped_embedding(parts)?,
         rotation: Rotation::new(parts.config)?,
         device,

@@ -13,6 +13,7 @@
 
 use std::fs::{File, Metadata};
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use memmap2::Mmap;
@@ -24,6 +25,35 @@ pub struct MappedFile {
     /// The whole file. Slices of it keep the mapping alive.
     pub bytes: Bytes,
     pub metadata: Metadata,
+    pub pages: Pages,
+}
+
+/// The pages of a mapped file.
+pub struct Pages(Option<Arc<Mmap>>);
+
+/// Lets [`Bytes`] and [`Pages`] hold one mapping.
+struct Shared(Arc<Mmap>);
+
+impl AsRef<[u8]> for Shared {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Pages {
+    /// Gives back the memory of what was read so far. What is read again comes from the file again.
+    /// A system that refuses keeps the pages, which does no harm.
+    pub fn release(&self) {
+        #[cfg(unix)]
+        if let Some(map) = &self.0 {
+            // SAFETY: dropping pages loses what was written to them, and this mapping was made
+            // read-only in `map_file`; the bytes behind it stay the file's.
+            let released = unsafe { map.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+            if let Err(error) = released {
+                tracing::debug!("the pages of the model file stay in memory: {error}");
+            }
+        }
+    }
 }
 
 /// Opens and maps a regular file. A directory, a pipe or a device is refused before it is opened,
@@ -60,6 +90,7 @@ pub fn map_file(path: &Path) -> Result<MappedFile> {
         return Ok(MappedFile {
             bytes: Bytes::new(),
             metadata,
+            pages: Pages(None),
         });
     }
     // SAFETY: the file is a regular file opened read-only above, and the mapping is private to this
@@ -74,9 +105,11 @@ pub fn map_file(path: &Path) -> Result<MappedFile> {
         );
         return Err(Error::input(message).in_file(path));
     }
+    let map = Arc::new(map);
     Ok(MappedFile {
-        bytes: Bytes::from_owner(map),
+        bytes: Bytes::from_owner(Shared(Arc::clone(&map))),
         metadata,
+        pages: Pages(Some(map)),
     })
 }
 
@@ -101,6 +134,8 @@ mod tests {
         std::fs::remove_file(&path).unwrap();
         assert_eq!(mapped.bytes.len(), 5000);
         assert!(mapped.bytes.iter().all(|&b| b == 7));
+        mapped.pages.release();
+        assert!(mapped.bytes.iter().all(|&b| b == 7), "read again");
     }
 
     #[test]

@@ -51,6 +51,8 @@ struct Part {
     bytes: Bytes,
     /// As the file system gave it when the file was opened; `None` for a model in memory.
     stat: Option<std::fs::Metadata>,
+    /// `None` for a model in memory.
+    pages: Option<map::Pages>,
 }
 
 impl Gguf {
@@ -69,7 +71,18 @@ impl Gguf {
     /// # Errors
     /// As [`Gguf::open`].
     pub fn from_bytes(path: &Path, bytes: Bytes) -> Result<Self> {
-        Self::with_first(path, OpenedPart::read(path, 0, Part { bytes, stat: None })?)
+        Self::with_first(
+            path,
+            OpenedPart::read(
+                path,
+                0,
+                Part {
+                    bytes,
+                    stat: None,
+                    pages: None,
+                },
+            )?,
+        )
     }
 
     fn with_first(path: &Path, first: OpenedPart) -> Result<Self> {
@@ -157,6 +170,14 @@ impl Gguf {
             .slice(info.start..info.start + info.bytes))
     }
 
+    /// Gives back the memory of what was read so far; what is read again comes from the files again.
+    pub fn release_pages(&self) {
+        self.parts
+            .iter()
+            .filter_map(|part| part.pages.as_ref())
+            .for_each(map::Pages::release);
+    }
+
     /// Bytes of all files together.
     pub fn file_bytes(&self) -> u64 {
         self.parts.iter().map(|part| part.bytes.len() as u64).sum()
@@ -186,6 +207,7 @@ impl OpenedPart {
             Part {
                 bytes: mapped.bytes,
                 stat: Some(mapped.metadata),
+                pages: Some(mapped.pages),
             },
         )
     }
