@@ -10,7 +10,7 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::thread::{JoinHandle, Thread};
 
 use crate::limits::{SPINS_MAX, THREADS_MAX, YIELDS_MAX};
@@ -136,7 +136,12 @@ impl ThreadPool {
         let guard = if helpers == 0 {
             None
         } else {
-            self.busy.try_lock().ok()
+            match self.busy.try_lock() {
+                Ok(guard) => Some(guard),
+                // A panic of an earlier job left nothing behind.
+                Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+                Err(TryLockError::WouldBlock) => None,
+            }
         };
         if guard.is_none() {
             (0..units).for_each(|unit| f(unit, 0));
@@ -162,6 +167,8 @@ impl ThreadPool {
         let job: Job = unsafe {
             std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(std::ptr::from_ref(f))
         };
+        // A worker's panic that a panic of the caller overtook belongs to that call.
+        drop(self.take_panic());
         let join = Join {
             shared: &self.shared,
             helpers,
@@ -342,6 +349,25 @@ mod tests {
             count.fetch_add(1, Ordering::Relaxed);
         });
         assert_eq!(count.load(Ordering::Relaxed), 2);
+    }
+
+    /// A panicking caller poisons the lock that admits one job at a time; a pool that took that
+    /// for "busy" would run everything on one thread ever after.
+    #[test]
+    fn after_a_panic_the_workers_still_help() {
+        let pool = ThreadPool::new(2).unwrap();
+        let both_fail = catch_unwind(AssertUnwindSafe(|| pool.run(&|_| panic!("both"))));
+        assert!(both_fail.is_err());
+        // Each unit waits for the other: one thread alone could not end this.
+        let (started, patience) = (AtomicU32::new(0), std::time::Duration::from_secs(20));
+        let begin = std::time::Instant::now();
+        pool.for_units(2, &|_, _| {
+            started.fetch_add(1, Ordering::SeqCst);
+            while started.load(Ordering::SeqCst) < 2 {
+                assert!(begin.elapsed() < patience, "no worker came");
+                std::thread::yield_now();
+            }
+        });
     }
 
     #[test]
