@@ -85,22 +85,15 @@ pub fn load_file(
         digest_cache: digest_cache.map(Path::to_owned),
     };
     let (label, begun) = (format!("loading {name}"), Once::new());
-    let loaded = models::load(path, &loading, &|step| {
-        if let Loading::Weights {
+    let loaded = models::load(path, &loading, &|step| match step {
+        Loading::Weights {
             done_bytes,
             total_bytes,
-        } = step
-        {
-<<<<<<< HEAD
+        } if total_bytes >= LOADING_SHOWN_BYTES => {
             begun.call_once(|| progress.begin(&label, Some(total_bytes), 0));
             progress.advance_to(done_bytes);
-=======
-            if total_bytes >= LOADING_SHOWN_BYTES {
-                begun.call_once(|| progress.begin(&label, Some(total_bytes), 0));
-                progress.advance_to(done_bytes);
-            }
->>>>>>> fe9c8da (Commands: run, chat, bench cache, show; tests of the binary with the real model)
         }
+        Loading::Opened { .. } | Loading::Weights { .. } | Loading::Ready => {}
     });
     progress.end();
     let loaded = loaded?;
@@ -137,46 +130,19 @@ pub fn load_file(
         model,
         config: loaded.config,
         warnings,
-<<<<<<< HEAD
-    })
-}
-
-/// The model's own template, or ChatML where it has none that works.
-fn template(
-    source: Option<&str>,
-    tokenizer: &Tokenizer,
-    warnings: &mut Vec<String>,
-) -> Result<ChatTemplate> {
-=======
         without_template,
     })
 }
 
 /// The model's own template, or ChatML where it has none.
 fn template(source: Option<&str>, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
->>>>>>> fe9c8da (Commands: run, chat, bench cache, show; tests of the binary with the real model)
     let text = |id: Option<u32>| {
         let literal = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
         id.map(literal).unwrap_or_default()
     };
-<<<<<<< HEAD
-    let Some(source) = source else {
-        warnings.push("the model has no chat template; ChatML is used".to_owned());
-        return Ok(ChatTemplate::fallback(
-            &text(tokenizer.bos()),
-            &text(tokenizer.eos()),
-        )?);
-    };
-    Ok(ChatTemplate::new(
-        source,
-        &text(tokenizer.bos()),
-        &text(tokenizer.eos()),
-    )?)
-=======
     let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
     Ok(match source {
         Some(source) => ChatTemplate::new(source, &bos, &eos)?,
         None => ChatTemplate::fallback(&bos, &eos)?,
     })
->>>>>>> fe9c8da (Commands: run, chat, bench cache, show; tests of the binary with the real model)
 }
