@@ -35,6 +35,9 @@ const _: () = assert!(CONNECT_MS_MAX < STALL_MS_MAX);
 /// A prompt on standard input: 64 MiB is some 16 million tokens.
 pub const STDIN_BYTES_MAX: u64 = 64 << 20;
 
+/// A model of at least this size shows how far loading is; a smaller one is there before a bar could be read.
+pub const LOADING_SHOWN_BYTES: u64 = 512 << 20;
+
 /// Lines of chat history kept for the arrow keys.
 pub const HISTORY_LINES_MAX: usize = 2000;
 

@@ -15,6 +15,7 @@ use models::tokenizer::Tokenizer;
 use crate::chat::{ChatFormat, ChatModel};
 use crate::env::Env;
 use crate::error::Result;
+use crate::limits::LOADING_SHOWN_BYTES;
 use crate::store::{Progress, Store};
 
 pub use models::KvType;
@@ -56,8 +57,10 @@ impl ModelOptions {
 pub struct Loaded {
     pub model: Arc<ChatModel>,
     pub config: Config,
-    /// What is odd about the model and does no harm, for people.
+    /// What is odd about the model and does no harm, for people who ask.
     pub warnings: Vec<String>,
+    /// The model has no chat template of its own, so ChatML is used and the answers may show it.
+    pub without_template: bool,
 }
 
 /// Finds the model (fetching it if need be), loads it and starts its engine. `progress` hears of both.
@@ -82,22 +85,23 @@ pub fn load_file(
         digest_cache: digest_cache.map(Path::to_owned),
     };
     let (label, begun) = (format!("loading {name}"), Once::new());
-    let loaded = models::load(path, &loading, &|step| {
-        if let Loading::Weights {
+    let loaded = models::load(path, &loading, &|step| match step {
+        Loading::Weights {
             done_bytes,
             total_bytes,
-        } = step
-        {
+        } if total_bytes >= LOADING_SHOWN_BYTES => {
             begun.call_once(|| progress.begin(&label, Some(total_bytes), 0));
             progress.advance_to(done_bytes);
         }
+        Loading::Opened { .. } | Loading::Weights { .. } | Loading::Ready => {}
     });
     progress.end();
     let loaded = loaded?;
     let mut warnings = loaded.warnings;
     warnings.extend(loaded.tokenizer.warnings().iter().cloned());
     let tokenizer = Arc::new(loaded.tokenizer);
-    let template = template(loaded.template.as_deref(), &tokenizer, &mut warnings)?;
+    let template = template(loaded.template.as_deref(), &tokenizer)?;
+    let without_template = loaded.template.is_none();
     let dialect = ToolDialect::detect(template.source());
     let block_bytes = loaded.forward.kv_shape().block_bytes() as u64;
     let context = ContextOptions {
@@ -126,29 +130,19 @@ pub fn load_file(
         model,
         config: loaded.config,
         warnings,
+        without_template,
     })
 }
 
-/// The model's own template, or ChatML where it has none that works.
-fn template(
-    source: Option<&str>,
-    tokenizer: &Tokenizer,
-    warnings: &mut Vec<String>,
-) -> Result<ChatTemplate> {
+/// The model's own template, or ChatML where it has none.
+fn template(source: Option<&str>, tokenizer: &Tokenizer) -> Result<ChatTemplate> {
     let text = |id: Option<u32>| {
         let literal = |id: u32| String::from_utf8_lossy(tokenizer.token_bytes(id)).into_owned();
         id.map(literal).unwrap_or_default()
     };
-    let Some(source) = source else {
-        warnings.push("the model has no chat template; ChatML is used".to_owned());
-        return Ok(ChatTemplate::fallback(
-            &text(tokenizer.bos()),
-            &text(tokenizer.eos()),
-        )?);
-    };
-    Ok(ChatTemplate::new(
-        source,
-        &text(tokenizer.bos()),
-        &text(tokenizer.eos()),
-    )?)
+    let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
+    Ok(match source {
+        Some(source) => ChatTemplate::new(source, &bos, &eos)?,
+        None => ChatTemplate::fallback(&bos, &eos)?,
+    })
 }

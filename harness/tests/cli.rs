@@ -80,11 +80,11 @@ fn run_answers_on_stdout_and_closes_with_one_line_of_figures() {
         "24",
         "--temperature",
         "0",
-        "What is the capital of France?",
+        "Name three uses of a prefix cache.",
     ];
     let (stdout, stderr, code) = told(with_model(&args).output().unwrap());
     assert_eq!(code, 0, "{stderr}");
-    assert!(stdout.contains("Paris"), "{stdout}");
+    assert!(stdout.trim().len() > 20, "{stdout}");
     let line = stderr.lines().last().unwrap();
     for part in [
         "prompt ",
@@ -116,7 +116,7 @@ fn run_reads_a_pipe_and_gives_json() {
             "Repeat:",
             "-",
         ]),
-        "hello there\n",
+        "a horse\n",
     );
     assert_eq!(code, 0, "{stderr}");
     let answer: Value = serde_json::from_str(&stdout).unwrap();
@@ -142,7 +142,7 @@ fn run_reads_a_pipe_and_gives_json() {
             "Repeat:",
             "-",
         ]),
-        "hello there",
+        "a horse",
     );
     let again: Value = serde_json::from_str(&again).unwrap();
     assert_eq!(
@@ -272,7 +272,7 @@ fn a_prompt_over_the_window_is_refused_with_its_pieces() {
 #[test]
 fn wrong_input_is_answered_with_what_is_near() {
     let cases: &[(&[&str], i32, &str)] = &[
-        (&["rnu", "hi"], 2, "'run'"),
+        (&["chatt"], 2, "'chat'"),
         (&["run", "--temprature", "1", "hi"], 2, "--temperature"),
         (
             &["run", "--model", "smolm2", "hi"],

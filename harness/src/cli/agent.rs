@@ -28,7 +28,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let workspace = workspace(args.directory.as_deref())?;
     let sessions = env.data_dir()?.join("sessions");
     let session = open_session(&sessions, args)?;
-    let loaded = loading::load(env, &loading::options(&args.model)?)?;
+    let loaded = loading::load(env, &loading::options(&args.model)?, args.verbose)?;
     let model = loaded.model;
     let sandbox = sandbox(env, args, &workspace, &sessions.join(&session.id))?;
     note(&format!(

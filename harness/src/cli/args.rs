@@ -109,7 +109,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "P", default_value_t = 0.05)]
     pub min_p: f32,
     /// Make tokens of the last 64 less likely; 1 for not at all.
-    #[arg(long, value_name = "X", default_value_t = 1.1)]
+    #[arg(long, value_name = "X", default_value_t = 1.0)]
     pub repetition_penalty: f32,
     /// The same seed, prompt and model give the same answer. Random without it (-v shows it).
     #[arg(long, value_name = "N")]

@@ -31,7 +31,7 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
     options
         .kv_room
         .get_or_insert(KvRoom::Tokens(length * PROMPTS_RESIDENT));
-    let loaded = loading::load(env, &options)?;
+    let loaded = loading::load(env, &options, false)?;
     let have = loaded.model.engine.context().tokens;
     if have < longest {
         let fits = have - (longest - length);

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::load::Loaded;
 
 pub fn run(env: &Env, args: &ChatArgs, out: &mut Out) -> Result<Exit> {
-    let loaded = loading::load(env, &loading::options(&args.model)?)?;
+    let loaded = loading::load(env, &loading::options(&args.model)?, args.verbose)?;
     let mut lines: Box<dyn Lines> = if env.terminals.stdin && env.terminals.stdout {
         note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the chat.");
         Box::new(TerminalLines::open(&env.data_dir()?)?)

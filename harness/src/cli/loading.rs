@@ -32,15 +32,18 @@ pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
     })
 }
 
-/// Loads, then says what was loaded and what context it really has.
-pub fn load(env: &Env, options: &ModelOptions) -> Result<Loaded> {
+/// Loads, then says what was loaded and what context it really has; `verbose` adds what is odd about the file.
+pub fn load(env: &Env, options: &ModelOptions, verbose: bool) -> Result<Loaded> {
     let loaded = load::load(
         env,
         options,
         Arc::new(StderrProgress::new(env.terminals.stderr)),
     )?;
-    for warning in &loaded.warnings {
+    for warning in loaded.warnings.iter().filter(|_| verbose) {
         note(&format!("note: {}", visible(warning)));
+    }
+    if loaded.without_template {
+        note("note: the model has no chat template; ChatML is used, which it may not know");
     }
     let context = loaded.model.engine.context();
     note(&format!(

@@ -53,3 +53,58 @@ impl Out {
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    struct Shared(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Shared {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_terminal_sees_signs_and_a_pipe_gets_the_bytes() {
+        for (terminal, expect) in [(true, "␛[31mred\n"), (false, "\x1b[31mred\n")] {
+            let seen = Arc::new(Mutex::new(Vec::new()));
+            Out::to(Box::new(Shared(Arc::clone(&seen))), terminal)
+                .model_text("\x1b[31mred\n")
+                .unwrap();
+            assert_eq!(
+                String::from_utf8(seen.lock().unwrap().clone()).unwrap(),
+                expect
+            );
+        }
+    }
+
+    struct Closed;
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_reader_that_is_gone_is_told_from_a_full_disk() {
+        let error = Out::to(Box::new(Closed), false).line("text").unwrap_err();
+        assert!(matches!(error, Error::OutputClosed), "{error}");
+        assert_eq!(error.exit_code(), 0);
+        let error = Error::output(io::ErrorKind::StorageFull.into());
+        assert_eq!(error.exit_code(), 4);
+    }
+}

@@ -19,7 +19,7 @@ use crate::error::Result;
 
 pub fn run(env: &Env, args: &RunArgs, out: &mut Out) -> Result<Exit> {
     let text = prompt_input::prompt_text(env, &args.prompt, &mut std::io::stdin().lock())?;
-    let loaded = loading::load(env, &loading::options(&args.model)?)?;
+    let loaded = loading::load(env, &loading::options(&args.model)?, args.verbose)?;
     let model = &loaded.model;
     let sampling = sampling::params(&args.sampling);
     let seed = sampling.seed;

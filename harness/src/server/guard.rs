@@ -236,7 +236,9 @@ mod tests {
     #[test]
     fn with_a_key_only_the_key_counts() {
         let keyed = Guard::new("0.0.0.0", Some("secret"));
-        let cases: &[(&str, &[(&str, &str)], u16)] = &[
+        /// Host, headers, status.
+        type Case = (&'static str, &'static [(&'static str, &'static str)], u16);
+        let cases: &[Case] = &[
             (
                 "/v1/models",
                 &[("host", "box.lan"), ("authorization", "Bearer secret")],
