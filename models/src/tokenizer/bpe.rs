@@ -11,7 +11,7 @@ use ahash::AHashMap;
 
 use super::byte_level;
 use super::split::{PreTokenizer, Splitter};
-use super::vocabulary::Kind;
+use super::vocabulary::{Kind, missing_bytes};
 use crate::error::quote;
 
 /// Text this long repeats its words; looking one up is cheaper than merging it again.
@@ -77,9 +77,9 @@ impl Bpe {
         })
     }
 
-    /// Bytes that no token writes; text with them gives the unknown token, or loses them.
+    /// Bytes of text that no token writes: they give the unknown token, or are lost.
     pub fn missing_bytes(&self) -> usize {
-        self.byte_ids.iter().filter(|id| id.is_none()).count()
+        missing_bytes(&self.byte_ids)
     }
 
     /// Appends the ids of `text`.

@@ -357,7 +357,7 @@ fn encoder_of(
             "is lost"
         };
         warnings.push(format!(
-            "{TOKENS}: {missing} of 256 bytes have no token; text with them {fate}"
+            "{TOKENS}: {missing} bytes of text have no token; text with them {fate}"
         ));
     }
     Ok(encoder)

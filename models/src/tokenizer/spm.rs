@@ -10,7 +10,7 @@ use std::collections::BinaryHeap;
 
 use ahash::AHashMap;
 
-use super::vocabulary::{Kind, byte_token};
+use super::vocabulary::{Kind, byte_token, missing_bytes};
 
 /// U+2581, which stands for a space.
 pub(super) const SPACE: &str = "\u{2581}";
@@ -79,9 +79,9 @@ impl SentencePiece {
         }
     }
 
-    /// Bytes that have no token of their own.
+    /// Bytes of text that no token writes: they give the unknown token, or are lost.
     pub fn missing_bytes(&self) -> usize {
-        self.byte_ids.iter().filter(|id| id.is_none()).count()
+        missing_bytes(&self.byte_ids)
     }
 
     /// Appends the ids of `text`, which follows the start or a marker. No ids for no text.

@@ -130,6 +130,14 @@ pub(super) fn byte_token(text: &str) -> Option<u8> {
     }
 }
 
+/// How many of the bytes that UTF-8 text is made of have no token.
+pub(super) fn missing_bytes(byte_ids: &[Option<u32>; 256]) -> usize {
+    let occurs = |byte: u8| !matches!(byte, 0xc0 | 0xc1 | 0xf5..=0xff);
+    (0..=255)
+        .filter(|&byte| occurs(byte) && byte_ids[usize::from(byte)].is_none())
+        .count()
+}
+
 /// Tokens that end a turn or an answer, by their text, whatever the metadata says: many files name
 /// only one of the several that their model uses. After llama.cpp's list of end-of-generation tokens.
 const END_TEXTS: &[&str] = &[
