@@ -24,13 +24,29 @@ impl Server {
     fn start(key: Option<&str>) -> Server {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("tiny.gguf");
-        tiny_model(&path, &TinySpec { context: 512, ..TinySpec::default() }).expect("a tiny model");
+        tiny_model(
+            &path,
+            &TinySpec {
+                context: 2048,
+                ..TinySpec::default()
+            },
+        )
+        .expect("a tiny model");
         let options = ModelOptions::new("tiny");
         let progress = StderrProgress::new(false);
         let loaded = load_file(&path, "tiny".into(), &options, None, &progress).expect("it loads");
         let engine = loaded.model.engine.clone();
-        let service = Service::new(loaded.model, harness::clock::freeze(), harness::clock::now_s, 7);
-        let listen = Listen { host: "127.0.0.1".into(), port: 0, api_key: key.map(str::to_owned) };
+        let service = Service::new(
+            loaded.model,
+            harness::clock::freeze(),
+            harness::clock::now_s,
+            7,
+        );
+        let listen = Listen {
+            host: "127.0.0.1".into(),
+            port: 0,
+            api_key: key.map(str::to_owned),
+        };
         let runtime = tokio::runtime::Runtime::new().expect("a runtime");
         let listener = runtime.block_on(listen.bind()).expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -39,14 +55,24 @@ impl Server {
             let until = async {
                 let _ = stopped.await;
             };
-            serve(Arc::new(service), &listen, listener, until).await.expect("it serves");
+            serve(Arc::new(service), &listen, listener, until)
+                .await
+                .expect("it serves");
         });
-        Server { address, stop: Some(stop), runtime, engine, _dir: dir }
+        Server {
+            address,
+            stop: Some(stop),
+            runtime,
+            engine,
+            _dir: dir,
+        }
     }
 
     fn connect(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address).expect("connected");
-        stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("a timeout");
         stream
     }
 
@@ -65,22 +91,40 @@ impl Server {
             body.len()
         ));
         let (head, body) = answer.split_once("\r\n\r\n").expect("a whole answer");
-        let body = if head.to_ascii_lowercase().contains("transfer-encoding: chunked") { dechunk(body) } else { body.to_owned() };
+        let body = if head
+            .to_ascii_lowercase()
+            .contains("transfer-encoding: chunked")
+        {
+            dechunk(body)
+        } else {
+            body.to_owned()
+        };
         (status(head), body)
     }
 
     fn post(&self, body: &Value) -> (u16, Value) {
         let (status, text) = self.post_text(&body.to_string());
-        (status, serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")))
+        (
+            status,
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}")),
+        )
     }
 
     /// The events of a streamed answer, `[DONE]` as a string.
     fn stream(&self, body: &Value) -> Vec<Value> {
         let (status, text) = self.post_text(&body.to_string());
         assert_eq!(status, 200, "{text}");
-        let events = text.split("\n\n").filter_map(|block| block.strip_prefix("data: "));
+        let events = text
+            .split("\n\n")
+            .filter_map(|block| block.strip_prefix("data: "));
         events
-            .map(|data| if data == "[DONE]" { json!("[DONE]") } else { serde_json::from_str(data).expect("one line of JSON") })
+            .map(|data| {
+                if data == "[DONE]" {
+                    json!("[DONE]")
+                } else {
+                    serde_json::from_str(data).expect("one line of JSON")
+                }
+            })
             .collect()
     }
 }
@@ -90,19 +134,29 @@ impl Drop for Server {
         if let Some(stop) = self.stop.take() {
             let _ = stop.send(());
         }
-        let runtime = std::mem::replace(&mut self.runtime, tokio::runtime::Builder::new_current_thread().build().expect("a runtime"));
+        let runtime = std::mem::replace(
+            &mut self.runtime,
+            tokio::runtime::Builder::new_current_thread()
+                .build()
+                .expect("a runtime"),
+        );
         runtime.shutdown_timeout(Duration::from_secs(5));
     }
 }
 
 fn status(head: &str) -> u16 {
-    head.split(' ').nth(1).and_then(|s| s.parse().ok()).unwrap_or(0)
+    head.split(' ')
+        .nth(1)
+        .and_then(|s| s.parse().ok())
+        .unwrap_or(0)
 }
 
 fn dechunk(mut body: &str) -> String {
     let mut whole = String::new();
     while let Some((size, rest)) = body.split_once("\r\n") {
-        let Ok(size) = usize::from_str_radix(size.trim(), 16) else { break };
+        let Ok(size) = usize::from_str_radix(size.trim(), 16) else {
+            break;
+        };
         if size == 0 {
             break;
         }
@@ -134,15 +188,26 @@ fn tool(name: &str, key: &str) -> Value {
 #[test]
 fn a_second_turn_reuses_the_whole_first() {
     let server = Server::start(None);
-    let (_, first) = server.post(&with(hi(), &json!({ "max_tokens": 20, "temperature": 0.9, "seed": 3 })));
+    let (_, first) = server.post(&with(
+        hi(),
+        &json!({ "max_tokens": 20, "temperature": 0.9, "seed": 3 }),
+    ));
     let usage = &first["usage"];
-    let (prompt, generated) = (usage["prompt_tokens"].as_u64().expect("a count"), usage["completion_tokens"].as_u64().expect("a count"));
+    let (prompt, generated) = (
+        usage["prompt_tokens"].as_u64().expect("a count"),
+        usage["completion_tokens"].as_u64().expect("a count"),
+    );
     assert!(generated > 1, "{first}");
     let answer = first["choices"][0]["message"]["content"].clone();
     let messages = json!([{ "role": "user", "content": "hi" }, { "role": "assistant", "content": answer }, { "role": "user", "content": "more" }]);
     let (_, second) = server.post(&with(hi(), &json!({ "messages": messages })));
-    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count");
-    assert!(cached >= prompt + generated - 1, "{cached} of {prompt} + {generated}: {second}");
+    let cached = second["usage"]["prompt_tokens_details"]["cached_tokens"]
+        .as_u64()
+        .expect("a count");
+    assert!(
+        cached >= prompt + generated - 1,
+        "{cached} of {prompt} + {generated}: {second}"
+    );
     assert!(server.engine.stats().expect("stats").hits > 0);
 }
 
@@ -156,31 +221,56 @@ fn a_hit_answers_as_a_miss() {
         let request = json!({ "messages": messages, "temperature": 0, "max_tokens": 12, "logprobs": true, "top_logprobs": 3 });
         let (status, answer) = server.post(&request);
         assert_eq!(status, 200, "{answer}");
-        (answer["choices"].clone(), answer["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().expect("a count"))
+        (
+            answer["choices"].clone(),
+            answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+                .as_u64()
+                .expect("a count"),
+        )
     };
     let (a, cold) = ask("three");
     let (b, repeated) = ask("three");
     let (c, edited) = ask("four");
     let (d, again) = ask("three");
     assert_eq!((cold, a == b, a == d), (0, true, true));
-    assert!(repeated > edited && edited > 0 && again == repeated, "{repeated} {edited} {again}");
-    assert_eq!(a[0]["logprobs"]["content"].as_array().map(Vec::len), Some(12), "{c}");
+    assert!(
+        repeated > edited && edited > 0 && again == repeated,
+        "{repeated} {edited} {again}"
+    );
+    assert_eq!(
+        a[0]["logprobs"]["content"].as_array().map(Vec::len),
+        Some(12),
+        "{c}"
+    );
 }
 
 #[test]
 fn seeds_decide_whatever_else_runs() {
     let server = Server::start(None);
     let ask = |seed: Value| {
-        let (_, answer) = server.post(&with(hi(), &json!({ "temperature": 0.9, "seed": seed, "max_tokens": 16 })));
+        let (_, answer) = server.post(&with(
+            hi(),
+            &json!({ "temperature": 0.9, "seed": seed, "max_tokens": 16 }),
+        ));
         answer["choices"][0]["message"]["content"].clone()
     };
     let alone = ask(json!(7));
     let together: Vec<Value> = std::thread::scope(|scope| {
-        let asked: Vec<_> = [7, 8, 7, 9].map(|seed| scope.spawn(move || ask(json!(seed)))).into_iter().collect();
-        asked.into_iter().map(|h| h.join().expect("answered")).collect()
+        let asked: Vec<_> = [7, 8, 7, 9]
+            .map(|seed| scope.spawn(move || ask(json!(seed))))
+            .into_iter()
+            .collect();
+        asked
+            .into_iter()
+            .map(|h| h.join().expect("answered"))
+            .collect()
     });
     assert_eq!((&together[0], &together[2]), (&alone, &alone));
-    assert_ne!(ask(json!(null)), ask(json!(null)), "without a seed each answer is its own");
+    assert_ne!(
+        ask(json!(null)),
+        ask(json!(null)),
+        "without a seed each answer is its own"
+    );
     for odd in [json!(-1), json!(i64::MAX)] {
         assert!(ask(odd).is_string());
     }
@@ -189,47 +279,109 @@ fn seeds_decide_whatever_else_runs() {
 #[test]
 fn usage_is_streamed_when_asked_for_and_only_then() {
     let server = Server::start(None);
-    for options in [json!({}), json!({ "stream_options": {} }), json!({ "stream_options": null })] {
+    for options in [
+        json!({}),
+        json!({ "stream_options": {} }),
+        json!({ "stream_options": null }),
+    ] {
         let events = server.stream(&with(with(hi(), &json!({ "stream": true })), &options));
         assert!(events.iter().all(|e| e["usage"].is_null()), "{options}");
-        assert!(events.iter().all(|e| e.is_string() || e["choices"][0].is_object()));
+        assert!(
+            events
+                .iter()
+                .all(|e| e.is_string() || e["choices"][0].is_object())
+        );
         assert_eq!(events.last(), Some(&json!("[DONE]")));
         assert_eq!(events[0]["choices"][0]["delta"]["role"], "assistant");
     }
-    let events = server.stream(&with(hi(), &json!({ "stream": true, "stream_options": { "include_usage": true } })));
+    let events = server.stream(&with(
+        hi(),
+        &json!({ "stream": true, "stream_options": { "include_usage": true } }),
+    ));
     let n = events.len();
     assert_eq!(events[n - 1], json!("[DONE]"));
     assert_eq!(events[n - 2]["choices"], json!([]));
     assert!(events[n - 2]["usage"]["total_tokens"].as_u64() > Some(0));
-    assert!(["length", "stop"].contains(&events[n - 3]["choices"][0]["finish_reason"].as_str().expect("a reason")));
+    assert!(
+        ["length", "stop"].contains(
+            &events[n - 3]["choices"][0]["finish_reason"]
+                .as_str()
+                .expect("a reason")
+        )
+    );
     let ids: Vec<&Value> = events[..n - 1].iter().map(|e| &e["id"]).collect();
     assert!(ids.iter().all(|id| *id == ids[0]) && ids[0].is_string());
     // The streamed text is the text that is not streamed.
-    let streamed: String = events.iter().filter_map(|e| e["choices"][0]["delta"]["content"].as_str()).collect();
-    assert_eq!(streamed, server.post(&hi()).1["choices"][0]["message"]["content"].as_str().expect("text"));
+    let streamed: String = events
+        .iter()
+        .filter_map(|e| e["choices"][0]["delta"]["content"].as_str())
+        .collect();
+    assert_eq!(
+        streamed,
+        server.post(&hi()).1["choices"][0]["message"]["content"]
+            .as_str()
+            .expect("text")
+    );
 }
 
 #[test]
 fn tool_choice_is_kept_even_by_a_random_model() {
     let server = Server::start(None);
     let tools = json!([tool("run", "command"), tool("get_weather", "city")]);
-    let request = with(hi(), &json!({ "tools": tools, "max_tokens": 200, "parallel_tool_calls": false }));
+    let request = with(
+        hi(),
+        &json!({ "tools": tools, "max_tokens": 1200, "parallel_tool_calls": false }),
+    );
     let named = json!({ "type": "function", "function": { "name": "run" } });
-    for (choice, allowed) in [(json!("required"), vec!["run", "get_weather"]), (named, vec!["run"])] {
-        let (status, answer) = server.post(&with(request.clone(), &json!({ "tool_choice": choice, "temperature": 1, "seed": 5 })));
+    for (choice, allowed) in [
+        (json!("required"), vec!["run", "get_weather"]),
+        (named, vec!["run"]),
+    ] {
+        let (status, answer) = server.post(&with(
+            request.clone(),
+            &json!({ "tool_choice": choice, "temperature": 1, "seed": 5 }),
+        ));
         assert_eq!(status, 200, "{answer}");
         let call = &answer["choices"][0]["message"]["tool_calls"][0];
-        assert_eq!(answer["choices"][0]["finish_reason"], "tool_calls", "{answer}");
-        assert!(allowed.contains(&call["function"]["name"].as_str().expect("a name")), "{call}");
-        let arguments: Value = serde_json::from_str(call["function"]["arguments"].as_str().expect("text")).expect("JSON");
-        assert_eq!(arguments.as_object().map(serde_json::Map::len), Some(1), "{arguments}");
+        assert_eq!(
+            answer["choices"][0]["finish_reason"], "tool_calls",
+            "{answer}"
+        );
+        assert!(
+            allowed.contains(&call["function"]["name"].as_str().expect("a name")),
+            "{call}"
+        );
+        let arguments: Value =
+            serde_json::from_str(call["function"]["arguments"].as_str().expect("text"))
+                .expect("JSON");
+        assert_eq!(
+            arguments.as_object().map(serde_json::Map::len),
+            Some(1),
+            "{arguments}"
+        );
     }
-    let (status, answer) = server.post(&with(request.clone(), &json!({ "tool_choice": { "type": "function", "function": { "name": "nope" } } })));
+    let (status, answer) = server.post(&with(
+        request.clone(),
+        &json!({ "tool_choice": { "type": "function", "function": { "name": "nope" } } }),
+    ));
     assert_eq!(status, 400);
-    assert!(answer["error"]["message"].as_str().expect("text").contains("nope"));
+    assert!(
+        answer["error"]["message"]
+            .as_str()
+            .expect("text")
+            .contains("nope")
+    );
     let (status, answer) = server.post(&with(request, &json!({ "tool_choice": "none" })));
-    assert_eq!((status, answer["choices"][0]["message"].get("tool_calls")), (200, None));
-    assert_eq!(server.post(&with(hi(), &json!({ "tools": [], "tool_choice": "none" }))).0, 200);
+    assert_eq!(
+        (status, answer["choices"][0]["message"].get("tool_calls")),
+        (200, None)
+    );
+    assert_eq!(
+        server
+            .post(&with(hi(), &json!({ "tools": [], "tool_choice": "none" })))
+            .0,
+        200
+    );
 }
 
 #[test]
@@ -238,9 +390,14 @@ fn a_schema_holds() {
     let schema = json!({ "type": "object", "properties": { "zeta": { "type": "boolean" }, "alpha": { "enum": ["x", "y"] } },
         "required": ["zeta", "alpha"], "additionalProperties": false });
     let format = json!({ "type": "json_schema", "json_schema": { "name": "P", "schema": schema } });
-    let (status, answer) = server.post(&with(hi(), &json!({ "response_format": format, "max_tokens": 200, "temperature": 1, "seed": 2 })));
+    let (status, answer) = server.post(&with(
+        hi(),
+        &json!({ "response_format": format, "max_tokens": 1200, "temperature": 1, "seed": 2 }),
+    ));
     assert_eq!(status, 200, "{answer}");
-    let text = answer["choices"][0]["message"]["content"].as_str().expect("text");
+    let text = answer["choices"][0]["message"]["content"]
+        .as_str()
+        .expect("text");
     let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"));
     let keys: Vec<&String> = value.as_object().expect("an object").keys().collect();
     assert_eq!(keys, ["zeta", "alpha"], "in the schema's order");
@@ -255,15 +412,54 @@ fn bad_requests_get_a_400_that_names_the_place() {
         ("not json".to_owned(), "body"),
         (deep, "body"),
         (with(hi(), &json!({ "n": 0 })).to_string(), "n"),
-        (with(hi(), &json!({ "n": 2, "stream": true })).to_string(), "n"),
-        (with(hi(), &json!({ "temperature": "hot" })).to_string(), "temperature"),
-        (with(hi(), &json!({ "temperature": 9 })).to_string(), "temperature"),
-        (with(hi(), &json!({ "messages": [] })).to_string(), "messages"),
-        (with(hi(), &json!({ "messages": [{ "role": "wizard", "content": "x" }] })).to_string(), "wizard"),
-        (with(hi(), &json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] })).to_string(), "image_url"),
-        (with(hi(), &json!({ "max_tokens": 0 })).to_string(), "max_tokens"),
-        (with(hi(), &json!({ "logit_bias": { "x": 1 } })).to_string(), "logit_bias"),
-        (with(hi(), &json!({ "messages": [{ "role": "user", "content": words }] })).to_string(), "512"),
+        (
+            with(hi(), &json!({ "n": 2, "stream": true })).to_string(),
+            "n",
+        ),
+        (
+            with(hi(), &json!({ "temperature": "hot" })).to_string(),
+            "temperature",
+        ),
+        (
+            with(hi(), &json!({ "temperature": 9 })).to_string(),
+            "temperature",
+        ),
+        (
+            with(hi(), &json!({ "messages": [] })).to_string(),
+            "messages",
+        ),
+        (
+            with(
+                hi(),
+                &json!({ "messages": [{ "role": "wizard", "content": "x" }] }),
+            )
+            .to_string(),
+            "wizard",
+        ),
+        (
+            with(
+                hi(),
+                &json!({ "messages": [{ "role": "user", "content": [{ "type": "image_url" }] }] }),
+            )
+            .to_string(),
+            "image_url",
+        ),
+        (
+            with(hi(), &json!({ "max_tokens": 0 })).to_string(),
+            "max_tokens",
+        ),
+        (
+            with(hi(), &json!({ "logit_bias": { "x": 1 } })).to_string(),
+            "logit_bias",
+        ),
+        (
+            with(
+                hi(),
+                &json!({ "messages": [{ "role": "user", "content": words }] }),
+            )
+            .to_string(),
+            "2048",
+        ),
     ];
     for (body, place) in cases {
         let (status, answer) = server.post_text(&body);
@@ -278,10 +474,18 @@ fn bad_requests_get_a_400_that_names_the_place() {
 #[test]
 fn more_tokens_than_the_window_holds_end_with_length() {
     let server = Server::start(None);
-    let (status, answer) = server.post(&with(hi(), &json!({ "max_tokens": 100_000, "logit_bias": {} })));
+    let (status, answer) = server.post(&with(
+        hi(),
+        &json!({ "max_tokens": 100_000, "logit_bias": {} }),
+    ));
     assert_eq!(status, 200);
-    let reason = answer["choices"][0]["finish_reason"].as_str().expect("a reason");
-    assert!(answer["usage"]["total_tokens"].as_u64().expect("a count") <= 512 && ["length", "stop"].contains(&reason));
+    let reason = answer["choices"][0]["finish_reason"]
+        .as_str()
+        .expect("a reason");
+    assert!(
+        answer["usage"]["total_tokens"].as_u64().expect("a count") <= 2048
+            && ["length", "stop"].contains(&reason)
+    );
 }
 
 /// Generation went on for minutes after a client had left, and its slot with it.
@@ -290,7 +494,12 @@ fn a_client_that_leaves_frees_its_sequence() {
     let server = Server::start(None);
     let body = with(hi(), &json!({ "stream": true, "max_tokens": 400 })).to_string();
     let mut stream = server.connect();
-    write!(stream, "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}", body.len()).expect("sent");
+    write!(
+        stream,
+        "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .expect("sent");
     let mut some = [0u8; 256];
     assert!(stream.read(&mut some).expect("it began") > 0);
     drop(stream);
@@ -305,19 +514,51 @@ fn a_client_that_leaves_frees_its_sequence() {
 #[test]
 fn hosts_origins_and_keys() {
     let server = Server::start(None);
-    let get = |headers: &str| status(&server.raw(&format!("GET /v1/models HTTP/1.1\r\n{headers}Connection: close\r\n\r\n")));
+    let get = |headers: &str| {
+        status(&server.raw(&format!(
+            "GET /v1/models HTTP/1.1\r\n{headers}Connection: close\r\n\r\n"
+        )))
+    };
     assert_eq!(get("Host: localhost\r\n"), 200);
     assert_eq!(get("Host: [::1]:8080\r\n"), 200);
     assert_eq!(get("Host: evil.example:8080\r\n"), 403);
-    assert_eq!(get("Host: localhost\r\nOrigin: https://evil.example\r\n"), 403);
+    assert_eq!(
+        get("Host: localhost\r\nOrigin: https://evil.example\r\n"),
+        403
+    );
     assert_eq!(get(""), 400);
     let answer = server.raw("OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\nAccess-Control-Request-Method: POST\r\nConnection: close\r\n\r\n");
-    assert!(!answer.to_ascii_lowercase().contains("access-control-allow-origin"), "{answer}");
+    assert!(
+        !answer
+            .to_ascii_lowercase()
+            .contains("access-control-allow-origin"),
+        "{answer}"
+    );
 
     let keyed = Server::start(Some("secret"));
-    let get = |headers: &str| status(&keyed.raw(&format!("GET /v1/models HTTP/1.1\r\nHost: box.lan\r\n{headers}Connection: close\r\n\r\n")));
-    assert_eq!((get(""), get("Authorization: Bearer secret\r\n"), get("x-api-key: secret\r\n")), (401, 200, 200));
-    let open = Listen { host: "0.0.0.0".into(), port: 0, api_key: None };
-    let error = keyed.runtime.block_on(open.bind()).err().expect("refused").to_string();
+    let get = |headers: &str| {
+        status(&keyed.raw(&format!(
+            "GET /v1/models HTTP/1.1\r\nHost: box.lan\r\n{headers}Connection: close\r\n\r\n"
+        )))
+    };
+    assert_eq!(
+        (
+            get(""),
+            get("Authorization: Bearer secret\r\n"),
+            get("x-api-key: secret\r\n")
+        ),
+        (401, 200, 200)
+    );
+    let open = Listen {
+        host: "0.0.0.0".into(),
+        port: 0,
+        api_key: None,
+    };
+    let error = keyed
+        .runtime
+        .block_on(open.bind())
+        .err()
+        .expect("refused")
+        .to_string();
     assert!(error.contains("--api-key"), "{error}");
 }

@@ -13,7 +13,8 @@ use harness::agent::session::Session;
 use harness::agent::transcript::{Call, Entry, ToolOutput};
 use harness::agent::view::{Turn, View};
 use harness::tools::{
-    Answer as Approval, Asker, Cancel, Counter, Mode, Policy, Question, Sandbox, ToolBox, ToolContext, ToolSpec,
+    Answer as Approval, Asker, Cancel, Counter, Mode, Policy, Question, Sandbox, ToolBox,
+    ToolContext, ToolSpec,
 };
 
 fn noon() -> u64 {
@@ -36,7 +37,13 @@ struct Script {
 
 impl Script {
     fn new(window: usize, answers: Vec<Answer>) -> Script {
-        Script { window, answers: answers.into(), summaries: VecDeque::new(), asked: Vec::new(), summaries_asked: Vec::new() }
+        Script {
+            window,
+            answers: answers.into(),
+            summaries: VecDeque::new(),
+            asked: Vec::new(),
+            summaries_asked: Vec::new(),
+        }
     }
 }
 
@@ -61,22 +68,40 @@ impl Runtime for Script {
             }
         });
         let sections: usize = view.sections.iter().map(|s| count(&s.text)).sum();
-        let tools: usize = tools.iter().map(|t| count(&t.to_function().to_string())).sum();
+        let tools: usize = tools
+            .iter()
+            .map(|t| count(&t.to_function().to_string()))
+            .sum();
         Ok(turns.sum::<usize>() + sections + tools)
     }
 
     fn ask(&mut self, ask: &Ask<'_>, _: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError> {
         let prompt = self.measure(ask.view, ask.tools).expect("it counts");
-        assert!(prompt + ask.reply_max <= self.window, "a request of {prompt} + {} does not fit {}", ask.reply_max, self.window);
+        assert!(
+            prompt + ask.reply_max <= self.window,
+            "a request of {prompt} + {} does not fit {}",
+            ask.reply_max,
+            self.window
+        );
         let answer = if ask.may_call {
             self.asked.push(ask.view.clone());
-            self.answers.pop_front().expect("the script has an answer left")
+            self.answers
+                .pop_front()
+                .expect("the script has an answer left")
         } else {
             self.summaries_asked.push(ask.view.clone());
-            Answer { text: self.summaries.pop_front().unwrap_or_default(), ..Answer::default() }
+            Answer {
+                text: self.summaries.pop_front().unwrap_or_default(),
+                ..Answer::default()
+            }
         };
         let tokens = prompt + count(&answer.text);
-        Ok(Reply { answer, tokens, report: None, interrupted: false })
+        Ok(Reply {
+            answer,
+            tokens,
+            report: None,
+            interrupted: false,
+        })
     }
 }
 
@@ -146,21 +171,40 @@ impl Stage {
             cancel: Cancel::new(),
             counter,
         };
-        let setup = Setup { workspace: self.work(), instructions: None, rounds_max: None };
+        let setup = Setup {
+            workspace: self.work(),
+            instructions: None,
+            rounds_max: None,
+        };
         let mut agent = Agent::new(hands, self.session(), setup).expect("an agent");
         let outcome = agent.run(goal).expect("it runs");
-        let entries = agent.session().records().iter().map(|r| r.entry.clone()).collect();
+        let entries = agent
+            .session()
+            .records()
+            .iter()
+            .map(|r| r.entry.clone())
+            .collect();
         (outcome, entries)
     }
 }
 
 fn says(text: &str) -> Answer {
-    Answer { text: text.into(), ..Answer::default() }
+    Answer {
+        text: text.into(),
+        ..Answer::default()
+    }
 }
 
 fn calls(name: &str, arguments: serde_json::Value) -> Answer {
-    let call = Call { id: "from the model".into(), name: name.into(), arguments: arguments.to_string() };
-    Answer { calls: vec![call], ..Answer::default() }
+    let call = Call {
+        id: "from the model".into(),
+        name: name.into(),
+        arguments: arguments.to_string(),
+    };
+    Answer {
+        calls: vec![call],
+        ..Answer::default()
+    }
 }
 
 fn bash(command: &str) -> Answer {
@@ -191,14 +235,21 @@ fn a_file_is_written_run_and_reported() {
     let mut script = Script::new(
         8_192,
         vec![
-            calls("write", serde_json::json!({ "path": "count.sh", "content": code })),
+            calls(
+                "write",
+                serde_json::json!({ "path": "count.sh", "content": code }),
+            ),
             bash("sh count.sh"),
             says("The last line is `line 3`."),
         ],
     );
-    let (outcome, entries) = stage.play(&mut script, "Write count.sh, run it, tell me its last line");
+    let (outcome, entries) =
+        stage.play(&mut script, "Write count.sh, run it, tell me its last line");
     assert!(matches!(outcome, Outcome::Answered { .. }), "{outcome:?}");
-    assert_eq!(std::fs::read_to_string(stage.work().join("count.sh")).expect("written"), code);
+    assert_eq!(
+        std::fs::read_to_string(stage.work().join("count.sh")).expect("written"),
+        code
+    );
     assert!(results(&entries)[1].text.contains("line 3"));
     assert_history_appends(&script.asked);
 }
@@ -217,8 +268,16 @@ fn a_wrong_call_is_a_result_that_the_model_can_mend() {
     );
     let (_, entries) = stage.play(&mut script, "list the files");
     let results = results(&entries);
-    assert!(!results[0].ok && results[0].text.contains("bash"), "{}", results[0].text);
-    assert!(!results[1].ok && results[1].text.contains("command"), "{}", results[1].text);
+    assert!(
+        !results[0].ok && results[0].text.contains("bash"),
+        "{}",
+        results[0].text
+    );
+    assert!(
+        !results[1].ok && results[1].text.contains("command"),
+        "{}",
+        results[1].text
+    );
 }
 
 /// A window of 4,096 tokens holds a task whose results together are many times as long.
@@ -235,31 +294,72 @@ fn a_small_window_is_compacted_and_the_goal_survives() {
     let compactions: Vec<(usize, usize)> = entries
         .iter()
         .filter_map(|e| match e {
-            Entry::Compaction { tokens_before, tokens_after, .. } => Some((*tokens_before, *tokens_after)),
+            Entry::Compaction {
+                tokens_before,
+                tokens_after,
+                ..
+            } => Some((*tokens_before, *tokens_after)),
             _ => None,
         })
         .collect();
-    assert!(!compactions.is_empty() && compactions.iter().all(|(before, after)| after < before && *after > 0), "{compactions:?}");
+    assert!(
+        !compactions.is_empty()
+            && compactions
+                .iter()
+                .all(|(before, after)| after < before && *after > 0),
+        "{compactions:?}"
+    );
     let last = script.asked.last().expect("asked");
     let text = format!("{last:?}");
-    assert!(text.contains("Find entry forty-two, option B"), "the goal is still there, word for word");
+    assert!(
+        text.contains("Find entry forty-two, option B"),
+        "the goal is still there, word for word"
+    );
     // The summary was asked for as one more message on the prefix that was there.
     let summary = &script.summaries_asked[0];
-    let before = script.asked.iter().rev().find(|v| summary.turns.starts_with(&v.turns));
-    assert!(before.is_some(), "the summary's request begins with an earlier request");
+    let before = script
+        .asked
+        .iter()
+        .rev()
+        .find(|v| summary.turns.starts_with(&v.turns));
+    assert!(
+        before.is_some(),
+        "the summary's request begins with an earlier request"
+    );
 }
 
 /// Law 11: an empty summary dropped a whole history in other harnesses.
 #[test]
 fn an_empty_summary_stops_and_drops_nothing() {
     let stage = Stage::new();
-    let answers = (0..9).map(|i| bash(&format!("seq -f 'entry number %g of a long listing' 1 90; echo {i}"))).collect();
+    let answers = (0..9)
+        .map(|i| {
+            bash(&format!(
+                "seq -f 'entry number %g of a long listing' 1 90; echo {i}"
+            ))
+        })
+        .collect();
     let mut script = Script::new(4_096, answers);
     let (outcome, entries) = stage.play(&mut script, "goal");
-    let Outcome::Stopped { why } = outcome else { panic!("it stops: {outcome:?}") };
+    let Outcome::Stopped { why } = outcome else {
+        panic!("it stops: {outcome:?}")
+    };
     assert!(why.contains("empty"), "{why}");
-    assert!(!entries.iter().any(|e| matches!(e, Entry::Compaction { .. })));
-    let calls: usize = entries.iter().map(|e| if let Entry::Assistant { calls, .. } = e { calls.len() } else { 0 }).sum();
+    assert!(
+        !entries
+            .iter()
+            .any(|e| matches!(e, Entry::Compaction { .. }))
+    );
+    let calls: usize = entries
+        .iter()
+        .map(|e| {
+            if let Entry::Assistant { calls, .. } = e {
+                calls.len()
+            } else {
+                0
+            }
+        })
+        .sum();
     assert_eq!(calls, results(&entries).len(), "every call has a result");
 }
 
@@ -276,7 +376,11 @@ fn changed_rules_are_told_in_the_newest_turn() {
     stage.play(&mut second, "second");
     stage.play(&mut second, "third");
     let sections = |view: &View| format!("{:?}", view.sections);
-    assert_eq!(sections(&first.asked[0]), sections(&second.asked[1]), "frozen");
+    assert_eq!(
+        sections(&first.asked[0]),
+        sections(&second.asked[1]),
+        "frozen"
+    );
     assert!(sections(&first.asked[0]).contains("Use tabs."));
     let told = format!("{:?}", second.asked[1].turns);
     assert_eq!(told.matches("Use spaces.").count(), 1, "told once: {told}");
@@ -288,7 +392,10 @@ fn changed_rules_are_told_in_the_newest_turn() {
 #[test]
 fn a_session_cut_anywhere_goes_on() {
     let stage = Stage::new();
-    let mut script = Script::new(8_192, vec![bash("echo one"), bash("echo two"), says("done")]);
+    let mut script = Script::new(
+        8_192,
+        vec![bash("echo one"), bash("echo two"), says("done")],
+    );
     stage.play(&mut script, "count");
     let path = stage.dir.path().join("sessions/s.jsonl");
     let whole = std::fs::read(&path).expect("read");
@@ -296,8 +403,20 @@ fn a_session_cut_anywhere_goes_on() {
         cut_file(&path, &whole[..cut]);
         let mut script = Script::new(8_192, vec![says("went on")]);
         let (outcome, entries) = stage.play(&mut script, "go on");
-        assert!(matches!(outcome, Outcome::Answered { .. }), "cut at {cut}: {outcome:?}");
-        let calls: usize = entries.iter().map(|e| if let Entry::Assistant { calls, .. } = e { calls.len() } else { 0 }).sum();
+        assert!(
+            matches!(outcome, Outcome::Answered { .. }),
+            "cut at {cut}: {outcome:?}"
+        );
+        let calls: usize = entries
+            .iter()
+            .map(|e| {
+                if let Entry::Assistant { calls, .. } = e {
+                    calls.len()
+                } else {
+                    0
+                }
+            })
+            .sum();
         assert_eq!(calls, results(&entries).len(), "cut at {cut}");
     }
 }

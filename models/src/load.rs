@@ -82,8 +82,8 @@ pub fn load(
         forward,
         tokenizer,
         template,
+        warnings: [gguf.warnings(), &config.warnings].concat(),
         config,
-        warnings: gguf.warnings().to_vec(),
     })
 }
 
@@ -100,7 +100,7 @@ pub fn load_forward(
     let gguf = Gguf::open(path)?;
     let config = Config::from_gguf(&gguf)?;
     let forward = forward_of(&gguf, &config, options, progress)?;
-    let warnings = gguf.warnings().to_vec();
+    let warnings = [gguf.warnings(), &config.warnings].concat();
     Ok(LoadedForward {
         forward,
         config,

@@ -350,7 +350,8 @@ impl<'a> Agent<'a> {
         };
         let after = self.measure_with(&entry)?;
         if after >= before {
-            let why = format!("the summary would make {before} tokens {after}; nothing was dropped");
+            let why =
+                format!("the summary would make {before} tokens {after}; nothing was dropped");
             return Ok(Event::CompactFailed { why });
         }
         if let Entry::Compaction { tokens_after, .. } = &mut entry {

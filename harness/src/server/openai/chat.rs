@@ -37,8 +37,22 @@ struct Answering {
 }
 
 fn start(service: &Arc<Service>, body: &[u8]) -> Result<(Reply, Answering), ApiError> {
-    let request: ChatRequest = serde_json::from_slice(body)
-        .map_err(|e| ApiError::bad("body", format!("the body is not a chat request: {e}")))?;
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    let request: ChatRequest = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
+        let path = error.path().to_string();
+        let place = if path == "." {
+            String::new()
+        } else {
+            format!("{path}: ")
+        };
+        ApiError::bad(
+            "body",
+            format!("{place}the body is not a chat request: {}", error.inner()),
+        )
+    })?;
+    reader.end().map_err(|error| {
+        ApiError::bad("body", format!("the body is not one JSON object: {error}"))
+    })?;
     let job = Job::from_wire(request, service.surroundings())?;
     let answering = Answering {
         include_usage: job.include_usage,
