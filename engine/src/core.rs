@@ -243,7 +243,7 @@ impl Core {
         }
     }
 
-    /// Laws 6 and 7 of the pool and the tree, over all leases. Returns what does not hold.
+    /// Law 6 and the invariants of pool and tree, over all leases. Returns what does not hold.
     pub fn audit(&self) -> std::result::Result<(), String> {
         let sequences = self.active.iter().chain(&self.waiting);
         let leases = sequences
