@@ -56,7 +56,7 @@ impl Core {
             let Some(sequence) = self.waiting.pop_front() else {
                 return;
             };
-            let Err(sequence) = self.try_admit(sequence) else {
+            let Some(sequence) = self.try_admit(sequence) else {
                 continue;
             };
             if !self.active.is_empty() {
@@ -73,7 +73,8 @@ impl Core {
         }
     }
 
-    fn try_admit(&mut self, mut sequence: Sequence) -> Result<(), Sequence> {
+    /// Gives the sequence back when it has to wait.
+    fn try_admit(&mut self, mut sequence: Sequence) -> Option<Sequence> {
         let (root, marks) = (sequence.keyed.root, &sequence.keyed.marks);
         let found = self.cache.lookup(root, &sequence.ids, marks);
         let prefix = Prefix::new(found, sequence.ids.len(), sequence.goal());
@@ -84,10 +85,10 @@ impl Core {
         };
         let reserved_tokens = (sequence.ids.len() + reserve).min(sequence.tokens_max());
         if !self.has_room(&prefix, reserved_tokens) {
-            return Err(sequence);
+            return Some(sequence);
         }
         let Ok(lease) = self.cache.lease(root, &sequence.ids, &prefix.found) else {
-            return Err(sequence);
+            return Some(sequence);
         };
         self.pins.release(&mut self.cache, sequence.id);
         sequence.lease = lease;
@@ -96,7 +97,7 @@ impl Core {
         sequence.reserved_tokens = reserved_tokens;
         self.account_admission(&mut sequence, &prefix);
         self.active.push(sequence);
-        Ok(())
+        None
     }
 
     /// Whether a sequence that needs `tokens` positions fits beside what is set aside for others.
