@@ -113,7 +113,7 @@ impl ChatModel {
         };
         Ok(Reply {
             parser: Parser::new(self.dialect, tools, &composed.opening),
-            utf8: Utf8Stream::new(),
+            utf8: self.format.tokenizer().text_stream(),
             gathered: Gathered::default(),
             ready: VecDeque::new(),
             model: self.clone(),
