@@ -214,10 +214,12 @@ fn adds_space(tokenizer: &tokenizers::Tokenizer) -> bool {
     let Ok(encoding) = tokenizer.encode_fast("a", false) else {
         return false;
     };
-    encoding
-        .get_tokens()
+    // The fast encoding has ids only.
+    let first = encoding
+        .get_ids()
         .first()
-        .is_some_and(|t| t.starts_with(spm::SPACE))
+        .and_then(|&id| tokenizer.id_to_token(id));
+    first.is_some_and(|t| t.starts_with(spm::SPACE))
 }
 
 /// The text of every id; an id that nothing has is empty.

@@ -257,7 +257,7 @@ fn odd_files_load_with_a_warning() {
     assert!(warnings(&|p| p.types = None).contains("token_type is missing"));
     assert!(warnings(&|p| p.eos = Some(65)).contains("typed as text"));
     assert!(warnings(&|p| p.tokens[7] = "").contains("1 of 256 bytes"));
-    assert!(warnings(&|p| p.types.as_mut().unwrap()[270] = 1).contains("ends a turn"));
+    assert!(warnings(&|p| p.types.as_mut().unwrap()[268] = 1).contains("ends a turn"));
     assert_eq!(warnings(&|_| {}), "");
 }
 
