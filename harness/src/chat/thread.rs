@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 
 use engine::{Layer, Piece};
+use models::template::FrozenClock;
 
 use super::runs::Stretch;
 use crate::limits;
@@ -51,14 +52,23 @@ impl Thread {
         }
     }
 
-    /// Gives the last piece another name; its ids stay.
-    pub fn rename_last(&mut self, name: &str) {
-        if let Some(last) = self.pieces.last_mut() {
-            last.name = name.into();
+    /// Adds a reply: behind its opening, which is then named after it, or as a piece of its own.
+    pub fn reply(&mut self, opening: &str, name: &str, ids: &[u32], text: &str) {
+        match self.pieces.last_mut() {
+            Some(last) if &*last.name == opening => {
+                last.name = name.into();
+                self.append_to_last(ids, text);
+            }
+            Some(_) | None => self.extend(vec![Stretch {
+                name: name.to_owned(),
+                layer: Layer::Turn,
+                ids: ids.to_vec(),
+                text: text.to_owned(),
+            }]),
         }
     }
 
-    /// Adds ids to the last piece: a reply behind its opening, a closing behind a reply.
+    /// Adds ids to the last piece: a closing behind a reply.
     pub fn append_to_last(&mut self, ids: &[u32], text: &str) {
         let Some(last) = self.pieces.last_mut() else {
             return;
@@ -73,6 +83,36 @@ impl Thread {
         bytes.extend_from_slice(text.as_bytes());
         *last = Piece::new(last.name.clone(), last.layer, all, &bytes);
         self.ended = false;
+    }
+}
+
+/// The clocks of conversations, by the digest of their beginning.
+#[derive(Default)]
+pub struct Clocks {
+    inner: Mutex<(HashMap<[u8; 32], FrozenClock>, VecDeque<[u8; 32]>)>,
+}
+
+impl Clocks {
+    /// The clock of the first call with this beginning on the same day; `now` for a new one.
+    pub fn settle(&self, beginning: [u8; 32], now: &FrozenClock) -> FrozenClock {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (clocks, order) = &mut *inner;
+        let day = |clock: &FrozenClock| clock.format("%Y-%m-%d");
+        if let Some(known) = clocks.get(&beginning)
+            && day(known) == day(now)
+        {
+            return known.clone();
+        }
+        if clocks.insert(beginning, now.clone()).is_none() {
+            order.push_back(beginning);
+        }
+        while order.len() > limits::THREADS_MAX {
+            let Some(oldest) = order.pop_front() else {
+                break;
+            };
+            clocks.remove(&oldest);
+        }
+        now.clone()
     }
 }
 

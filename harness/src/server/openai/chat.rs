@@ -39,7 +39,8 @@ struct Answering {
 fn start(service: &Arc<Service>, body: &[u8]) -> Result<(Reply, Answering), ApiError> {
     let request: ChatRequest = serde_json::from_slice(body)
         .map_err(|e| ApiError::bad("body", format!("the body is not a chat request: {e}")))?;
-    let job = Job::from_wire(request, service.surroundings())?;
+    let mut job = Job::from_wire(request, service.surroundings())?;
+    service.model.format.settle_clock(&mut job.conversation);
     let answering = Answering {
         include_usage: job.include_usage,
         stream: job.stream,
