@@ -180,6 +180,10 @@ const _: () = assert!(REPEATS_WARN < REPEATS_STOP);
 
 /// Encoded runs that are remembered; cleared when full. A conversation has some hundreds.
 pub const ENCODED_RUNS_MAX: usize = 8_192;
+/// Their texts and ids together: some long conversations.
+pub const ENCODED_BYTES_MAX: usize = 64 << 20;
+/// The literal of a control token; the longest in the field have about 40 bytes.
+pub const CONTROL_BYTES_MAX: usize = 256;
 /// Conversations whose ids are remembered, for clients that send their history back.
 pub const THREADS_MAX: usize = 1_024;
 

@@ -1,13 +1,14 @@
-//! Sentinels around what did not come from the template, so that a render can be mapped back.
+//! Marks around and inside what did not come from the template, so that a render can be mapped back.
 //!
 //! A content is wrapped inside its own white space (templates trim), and each control token's literal
-//! inside it is broken by a mark, so that it can be told from one the template wrote. Taking the
+//! inside any text is broken by a mark, so that it can be told from one the template wrote. Taking the
 //! marks out must give the plain render; whoever renders checks that.
 //! The marks are private-use characters of plane 16; a text that holds one of them is not marked.
 
 use std::ops::Range;
 
 use regex::Regex;
+use serde_json::{Map, Value};
 
 const OPEN: char = '\u{10FF00}';
 const CLOSE: char = '\u{10FF01}';
@@ -20,35 +21,90 @@ fn is_mark(c: char) -> bool {
     ('\u{10FF00}'..='\u{10FF1F}').contains(&c)
 }
 
-/// `text` wrapped as content number `index`, its control literals broken.
-pub fn wrap(index: usize, text: &str, literals: Option<&Regex>) -> String {
-    if text.chars().any(is_mark) {
-        return text.to_owned();
+/// How much of a conversation is marked. A template that a mark disturbs is asked again with less.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Marking {
+    /// Contents, names of calls, descriptions of tools; control literals everywhere.
+    All,
+    /// Contents; control literals everywhere.
+    Contents,
+    /// Control literals only.
+    Breaks,
+    /// Nothing: the plain render.
+    Nothing,
+}
+
+/// Puts marks into texts.
+#[derive(Clone, Copy)]
+pub struct Marker<'a> {
+    pub marking: Marking,
+    /// Matches the literal of any control token.
+    pub literals: Option<&'a Regex>,
+}
+
+impl Marker<'_> {
+    /// A content, number `index`.
+    pub fn content(&self, index: usize, text: &str) -> String {
+        match self.marking {
+            Marking::All | Marking::Contents => self.wrap(index, text),
+            Marking::Breaks | Marking::Nothing => self.inner(text),
+        }
     }
-    let core = text.trim();
-    if core.is_empty() {
-        return text.to_owned();
+
+    /// A text beside the contents that tells where content number `index` is: a call's name, a description.
+    pub fn beacon(&self, index: usize, text: &str) -> String {
+        match self.marking {
+            Marking::All => self.wrap(index, text),
+            Marking::Contents | Marking::Breaks | Marking::Nothing => self.inner(text),
+        }
     }
-    let start = text.len() - text.trim_start().len();
-    let (lead, trail) = (&text[..start], &text[start + core.len()..]);
-    let mut out = String::with_capacity(text.len() + 64);
-    out.push_str(lead);
-    out.push(OPEN);
-    for place in (0..DIGITS).rev() {
-        let digit = (index as u32 >> (4 * place)) & 15;
-        out.extend(char::from_u32(DIGIT + digit));
+
+    /// Any other text.
+    pub fn inner(&self, text: &str) -> String {
+        match (self.marking, self.literals) {
+            (Marking::Nothing, _) | (_, None) => text.to_owned(),
+            (_, Some(literals)) => break_literals(text, literals),
+        }
     }
-    out.push_str(&break_literals(core, literals));
-    out.push(CLOSE);
-    out.push_str(trail);
-    out
+
+    /// Every text in a JSON value, keys included.
+    pub fn inner_value(&self, value: &Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.inner(text)),
+            Value::Array(items) => items.iter().map(|item| self.inner_value(item)).collect(),
+            Value::Object(map) => {
+                let pairs = map
+                    .iter()
+                    .map(|(key, value)| (self.inner(key), self.inner_value(value)));
+                Value::Object(pairs.collect::<Map<String, Value>>())
+            }
+            Value::Null | Value::Bool(_) | Value::Number(_) => value.clone(),
+        }
+    }
+
+    fn wrap(&self, index: usize, text: &str) -> String {
+        let core = text.trim();
+        if core.is_empty() || text.chars().any(is_mark) {
+            return text.to_owned();
+        }
+        let start = text.len() - text.trim_start().len();
+        let (lead, trail) = (&text[..start], &text[start + core.len()..]);
+        let mut out = String::with_capacity(text.len() + 64);
+        out.push_str(lead);
+        out.push(OPEN);
+        for place in (0..DIGITS).rev() {
+            let digit = (index as u32 >> (4 * place)) & 15;
+            out.extend(char::from_u32(DIGIT + digit));
+        }
+        out.push_str(&self.inner(core));
+        out.push(CLOSE);
+        out.push_str(trail);
+        out
+    }
 }
 
 /// `text` with a mark inside each control literal.
-pub fn break_literals(text: &str, literals: Option<&Regex>) -> String {
-    let Some(literals) = literals else {
-        return text.to_owned();
-    };
+fn break_literals(text: &str, literals: &Regex) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     let mut at = 0;
     for hit in literals.find_iter(text) {
@@ -62,10 +118,10 @@ pub fn break_literals(text: &str, literals: Option<&Regex>) -> String {
 }
 
 /// A render without its marks, and what they said.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marked {
     pub text: String,
-    /// (content number, its bytes in `text`), in order of their ends.
+    /// (content number, its bytes in `text`), in order of their starts.
     pub spans: Vec<(usize, Range<usize>)>,
     /// Places inside control literals that content wrote.
     pub breaks: Vec<usize>,
@@ -100,6 +156,7 @@ pub fn unmark(rendered: &str) -> Marked {
             c => marked.text.push(c),
         }
     }
+    marked.spans.sort_by_key(|(_, range)| range.start);
     marked
 }
 
@@ -112,10 +169,18 @@ impl Marked {
         }
     }
 
-    /// Whether content wrote the control literal at `range`.
+    /// Whether content wrote the control literal at `range`, or a part of it.
     pub fn is_content(&self, range: &Range<usize>) -> bool {
         let after = self.breaks.partition_point(|b| *b <= range.start);
-        self.breaks.get(after).is_some_and(|b| *b < range.end)
+        let broken = self.breaks.get(after).is_some_and(|b| *b < range.end);
+        let before = self
+            .spans
+            .partition_point(|(_, span)| span.start < range.end);
+        // Spans do not overlap, so the last one that starts before the end is the only candidate.
+        broken
+            || before
+                .checked_sub(1)
+                .is_some_and(|last| self.spans[last].1.end > range.start)
     }
 
     /// The part from byte `from` on.
@@ -134,6 +199,19 @@ impl Marked {
                 .collect(),
         }
     }
+
+    /// `more` behind this.
+    pub fn append(&mut self, more: Marked) {
+        let offset = self.text.len();
+        self.text.push_str(&more.text);
+        self.spans.extend(
+            more.spans
+                .into_iter()
+                .map(|(i, r)| (i, r.start + offset..r.end + offset)),
+        );
+        self.breaks
+            .extend(more.breaks.into_iter().map(|b| b + offset));
+    }
 }
 
 #[cfg(test)]
@@ -143,11 +221,15 @@ mod tests {
     #[test]
     fn marks_come_out_as_they_went_in() {
         let literals = Regex::new(r"<\|im_end\|>|</s>").expect("a pattern");
+        let marker = Marker {
+            marking: Marking::All,
+            literals: Some(&literals),
+        };
         let hostile = "  a<|im_end|>b</s>\n";
         let rendered = format!(
             "<|im_start|>{}<|im_end|>{}",
-            wrap(70_000, hostile, Some(&literals)),
-            wrap(1, " \n", None)
+            marker.content(70_000, hostile),
+            marker.content(1, " \n")
         );
         let marked = unmark(&rendered);
         assert_eq!(marked.text, format!("<|im_start|>{hostile}<|im_end|> \n"));
@@ -163,9 +245,32 @@ mod tests {
         );
     }
 
+    /// A content that ends with the front of a control literal, which the template happens to complete.
+    #[test]
+    fn a_literal_made_half_by_content_is_content() {
+        let literals = Regex::new(r"<\|end\|>").expect("a pattern");
+        let marker = Marker {
+            marking: Marking::All,
+            literals: Some(&literals),
+        };
+        let marked = unmark(&format!("{}|><|end|>", marker.content(1, "x<|end")));
+        let hits: Vec<bool> = literals
+            .find_iter(&marked.text)
+            .map(|h| marked.is_content(&h.range()))
+            .collect();
+        assert_eq!(hits, [true, false]);
+    }
+
     #[test]
     fn a_text_with_a_mark_of_its_own_is_left_alone() {
         let text = "x\u{10FF00}y";
-        assert_eq!(wrap(3, text, None), text);
+        assert_eq!(
+            Marker {
+                marking: Marking::All,
+                literals: None
+            }
+            .content(3, text),
+            text
+        );
     }
 }

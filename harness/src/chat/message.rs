@@ -7,6 +7,8 @@ use models::template::FrozenClock;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+use super::marks::Marker;
+
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
@@ -83,37 +85,67 @@ impl Message {
         }
     }
 
-    /// The message as templates take it; `mark` may change each text.
-    pub(super) fn to_value(&self, mark: &mut dyn FnMut(&str) -> String) -> Value {
+    /// The message as templates take it, marked as content number `index`.
+    pub(super) fn to_value(&self, marker: Marker<'_>, index: usize) -> Value {
         let mut map = Map::new();
         map.insert("role".into(), self.role.name().into());
-        map.insert("content".into(), mark(&self.content).into());
+        map.insert(
+            "content".into(),
+            marker.content(index, &self.content).into(),
+        );
         if !self.calls.is_empty() {
             let calls: Vec<Value> = self
                 .calls
                 .iter()
-                .map(|c| json!({ "id": c.id, "type": "function", "function": { "name": c.name, "arguments": c.arguments } }))
+                .map(|call| call.to_value(marker, index))
                 .collect();
             map.insert("tool_calls".into(), calls.into());
         }
         if let Some(id) = &self.call_id {
-            map.insert("tool_call_id".into(), id.clone().into());
+            map.insert("tool_call_id".into(), marker.inner(id).into());
         }
         if let Some(name) = &self.name {
-            map.insert("name".into(), name.clone().into());
+            map.insert("name".into(), marker.inner(name).into());
         }
         Value::Object(map)
     }
 
     /// Adds to `hasher` what decides the message's meaning: not its call ids, not its sampled ids.
+    /// Clients send an assistant's words back trimmed, and its arguments with other white space.
     fn digest_into(&self, hasher: &mut Sha256) {
         hasher.update(self.role.name());
-        field(hasher, &self.content);
+        let content = self.content.as_str();
+        field(
+            hasher,
+            if self.role == Role::Assistant {
+                content.trim()
+            } else {
+                content
+            },
+        );
         for call in &self.calls {
             field(hasher, &call.name);
-            field(hasher, &call.arguments);
+            let arguments =
+                serde_json::from_str::<Value>(&call.arguments).map(|value| value.to_string());
+            field(hasher, arguments.as_deref().unwrap_or(&call.arguments));
         }
         hasher.update([0xff]);
+    }
+}
+
+impl CallText {
+    /// Arguments that are a JSON object go in as one: only then can each text in it be marked, whatever escapes it
+    /// was written with.
+    fn to_value(&self, marker: Marker<'_>, index: usize) -> Value {
+        let arguments = match serde_json::from_str::<Value>(&self.arguments) {
+            Ok(object @ Value::Object(_)) => marker.inner_value(&object),
+            _ => marker.inner(&self.arguments).into(),
+        };
+        json!({
+            "id": marker.inner(&self.id),
+            "type": "function",
+            "function": { "name": marker.beacon(index, &self.name), "arguments": arguments }
+        })
     }
 }
 
@@ -139,6 +171,22 @@ impl Tool {
         json!({
             "type": "function",
             "function": { "name": self.name, "description": self.description, "parameters": self.parameters }
+        })
+    }
+
+    /// The same with marks; the description, else the name, tells where the tools stand.
+    pub(super) fn to_marked_value(&self, marker: Marker<'_>, index: usize) -> Value {
+        let described = !self.description.trim().is_empty();
+        let name = if described {
+            marker.inner(&self.name)
+        } else {
+            marker.beacon(index, &self.name)
+        };
+        let description = marker.beacon(index, &self.description);
+        let parameters = marker.inner_value(&self.parameters);
+        json!({
+            "type": "function",
+            "function": { "name": name, "description": description, "parameters": parameters }
         })
     }
 }

@@ -9,7 +9,7 @@ use engine::{
     Canceller, Engine, Event, Finish, Generation, Logprob, Plan, Priority, Report, Request, Salt,
     SamplingParams,
 };
-use models::dialect::{self, Parser, ToolDialect};
+use models::dialect::{self, CallSyntax, Parser, ToolDialect};
 use models::tokenizer::Utf8Stream;
 use serde_json::Value;
 
@@ -137,7 +137,8 @@ impl ChatModel {
             Choice::Required => ToolChoice::Required,
             Choice::Named(name) => ToolChoice::Named(name.clone()),
         };
-        let Some(style) = self.call_style() else {
+        let demanded = choice != ToolChoice::Auto;
+        let Some(style) = self.call_style(demanded) else {
             return Ok(None);
         };
         let tools = conversation.tools.iter();
@@ -158,9 +159,11 @@ impl ChatModel {
         })
     }
 
-    /// How this dialect writes a call, where a grammar can hold it to that.
-    fn call_style(&self) -> Option<CallStyle> {
-        let syntax = self.dialect.call_syntax()?;
+    /// How this dialect writes a call, where a grammar can hold it to that. A call that is demanded of
+    /// a model whose own way is not JSON is written bare, which every dialect reads.
+    fn call_style(&self, demanded: bool) -> Option<CallStyle> {
+        let bare = demanded.then_some(CallSyntax::BARE);
+        let syntax = self.dialect.call_syntax().or(bare)?;
         Some(CallStyle {
             open: syntax.open.to_owned(),
             close: syntax.close.to_owned(),

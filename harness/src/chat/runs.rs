@@ -33,7 +33,7 @@ pub struct Stretch {
 pub struct Runs {
     tokenizer: Arc<Tokenizer>,
     literals: Option<Regex>,
-    seen: Mutex<HashMap<String, Arc<[u32]>>>,
+    seen: Mutex<Seen>,
 }
 
 impl Runs {
@@ -60,6 +60,24 @@ impl Runs {
     /// Matches the literal of any control token.
     pub fn literals(&self) -> Option<&Regex> {
         self.literals.as_ref()
+    }
+
+    /// Bytes that `text` and `other` begin with alike, not counting the front of a control token of
+    /// `text` that they do not both have whole.
+    pub fn common_prefix(&self, text: &str, other: &str) -> usize {
+        let alike = text.chars().zip(other.chars()).take_while(|(a, b)| a == b);
+        let length: usize = alike.map(|(c, _)| c.len_utf8()).sum();
+        // The longest control token has some dozens of bytes: no need to look at all that went before.
+        let mut from = length.saturating_sub(limits::CONTROL_BYTES_MAX);
+        while !text.is_char_boundary(from) {
+            from -= 1;
+        }
+        let mut hits = self
+            .literals
+            .iter()
+            .flat_map(|literals| literals.find_iter(&text[from..]));
+        let cut = hits.find(|hit| from + hit.start() < length && length < from + hit.end());
+        cut.map_or(length, |hit| from + hit.start())
     }
 
     pub fn tokenizer(&self) -> &Tokenizer {
@@ -123,15 +141,41 @@ impl Runs {
         if run.is_empty() {
             return Arc::from([]);
         }
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(ids) = seen.get(run) {
+        if let Some(ids) = self
+            .seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .ids
+            .get(run)
+        {
             return ids.clone();
         }
         let ids: Arc<[u32]> = self.tokenizer.encode(run, Specials::Plain).into();
-        if seen.len() >= limits::ENCODED_RUNS_MAX {
-            seen.clear();
-        }
-        seen.insert(run.to_owned(), ids.clone());
+        self.seen
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .put(run, ids.clone());
         ids
+    }
+}
+
+/// Runs that were encoded, cleared when they are too many.
+#[derive(Default)]
+struct Seen {
+    ids: HashMap<String, Arc<[u32]>>,
+    bytes: usize,
+}
+
+impl Seen {
+    fn put(&mut self, run: &str, ids: Arc<[u32]>) {
+        let bytes = run.len() + ids.len() * size_of::<u32>();
+        if self.ids.len() >= limits::ENCODED_RUNS_MAX
+            || self.bytes + bytes > limits::ENCODED_BYTES_MAX
+        {
+            *self = Seen::default();
+        }
+        if bytes <= limits::ENCODED_BYTES_MAX && self.ids.insert(run.to_owned(), ids).is_none() {
+            self.bytes += bytes;
+        }
     }
 }

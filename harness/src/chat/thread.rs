@@ -1,10 +1,11 @@
 //! The ids of a conversation so far, piece by piece. A thread only grows: what was sent stays as it
 //! was sent (law 3).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
 use engine::{Layer, Piece};
+use models::template::FrozenClock;
 
 use super::runs::Stretch;
 use crate::limits;
@@ -51,14 +52,23 @@ impl Thread {
         }
     }
 
-    /// Gives the last piece another name; its ids stay.
-    pub fn rename_last(&mut self, name: &str) {
-        if let Some(last) = self.pieces.last_mut() {
-            last.name = name.into();
+    /// Adds a reply: behind its opening, which is then named after it, or as a piece of its own.
+    pub fn reply(&mut self, opening: &str, name: &str, ids: &[u32], text: &str) {
+        match self.pieces.last_mut() {
+            Some(last) if &*last.name == opening => {
+                last.name = name.into();
+                self.append_to_last(ids, text);
+            }
+            Some(_) | None => self.extend(vec![Stretch {
+                name: name.to_owned(),
+                layer: Layer::Turn,
+                ids: ids.to_vec(),
+                text: text.to_owned(),
+            }]),
         }
     }
 
-    /// Adds ids to the last piece: a reply behind its opening, a closing behind a reply.
+    /// Adds ids to the last piece: a closing behind a reply.
     pub fn append_to_last(&mut self, ids: &[u32], text: &str) {
         let Some(last) = self.pieces.last_mut() else {
             return;
@@ -76,39 +86,107 @@ impl Thread {
     }
 }
 
-/// Threads by the digest of the messages they stand for; the oldest unused goes first.
+/// The clocks of conversations, by the digest of their beginning.
 #[derive(Default)]
-pub struct Threads {
-    inner: Mutex<Inner>,
+pub struct Clocks {
+    inner: Mutex<Recent<FrozenClock>>,
 }
 
+impl Clocks {
+    /// The clock of the first call with this beginning on the same day; `now` for a new one.
+    pub fn settle(&self, beginning: [u8; 32], now: &FrozenClock) -> FrozenClock {
+        let mut clocks = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let day = |clock: &FrozenClock| clock.format("%Y-%m-%d");
+        match clocks.get(&beginning) {
+            Some(known) if day(&known) == day(now) => known,
+            Some(_) | None => {
+                clocks.put(beginning, now.clone());
+                now.clone()
+            }
+        }
+    }
+}
+
+/// Threads by the digest of the messages they stand for.
 #[derive(Default)]
-struct Inner {
-    threads: HashMap<[u8; 32], Thread>,
-    order: VecDeque<[u8; 32]>,
+pub struct Threads {
+    inner: Mutex<Recent<Thread>>,
 }
 
 impl Threads {
     pub fn get(&self, digest: &[u8; 32]) -> Option<Thread> {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let thread = inner.threads.get(digest).cloned()?;
-        if let Some(at) = inner.order.iter().position(|d| d == digest) {
-            inner.order.remove(at);
-        }
-        inner.order.push_back(*digest);
-        Some(thread)
+        self.inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .get(digest)
     }
 
     pub fn put(&self, digest: [u8; 32], thread: Thread) {
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if inner.threads.insert(digest, thread).is_none() {
-            inner.order.push_back(digest);
+        self.inner
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .put(digest, thread);
+    }
+}
+
+/// A bounded map; the one unused for the longest time goes first.
+struct Recent<T> {
+    /// The value, and when it was used last.
+    entries: HashMap<[u8; 32], (T, u64)>,
+    uses: u64,
+}
+
+impl<T> Default for Recent<T> {
+    fn default() -> Self {
+        Recent {
+            entries: HashMap::new(),
+            uses: 0,
         }
-        while inner.order.len() > limits::THREADS_MAX {
-            let Some(oldest) = inner.order.pop_front() else {
-                break;
-            };
-            inner.threads.remove(&oldest);
+    }
+}
+
+impl<T: Clone> Recent<T> {
+    fn get(&mut self, digest: &[u8; 32]) -> Option<T> {
+        self.uses += 1;
+        let (value, used) = self.entries.get_mut(digest)?;
+        *used = self.uses;
+        Some(value.clone())
+    }
+
+    fn put(&mut self, digest: [u8; 32], value: T) {
+        self.uses += 1;
+        self.entries.insert(digest, (value, self.uses));
+        if self.entries.len() > limits::THREADS_MAX {
+            // A quarter goes at once, so that the search for the oldest is rare.
+            let mut uses: Vec<u64> = self.entries.values().map(|(_, used)| *used).collect();
+            let (_, oldest_kept, _) = uses.select_nth_unstable(limits::THREADS_MAX / 4);
+            let oldest_kept = *oldest_kept;
+            self.entries.retain(|_, (_, used)| *used >= oldest_kept);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_used_lately_stays() {
+        let mut recent: Recent<usize> = Recent::default();
+        let key = |n: usize| {
+            let mut key = [0; 32];
+            key[..8].copy_from_slice(&n.to_le_bytes());
+            key
+        };
+        for n in 0..limits::THREADS_MAX * 3 {
+            recent.put(key(n), n);
+            assert_eq!(recent.get(&key(0)), Some(0), "used with every step");
+            assert!(recent.entries.len() <= limits::THREADS_MAX);
+        }
+        assert_eq!(recent.get(&key(1)), None);
+        assert_eq!(
+            recent.get(&key(limits::THREADS_MAX * 3 - 1)),
+            Some(limits::THREADS_MAX * 3 - 1)
+        );
     }
 }

@@ -24,7 +24,7 @@ pub fn run(env: &Env, args: &ServeArgs, out: &mut Out) -> Result<Exit> {
     let listener = runtime.block_on(listen.bind())?;
     let address = server::address(&listener)?;
     let loaded = loading::load(env, &loading::options(&args.model)?, false)?;
-    let service = Service::new(loaded.model, clock::freeze(), clock::now_s, random_seed());
+    let service = Service::new(loaded.model, clock::freeze, clock::now_s, random_seed());
     out.line(&format!("listening on http://{address}/v1"))?;
     let stop = async {
         // A signal that cannot be listened for is no reason to stop at once.

@@ -27,8 +27,8 @@ use models::template::FrozenClock;
 pub struct Service {
     pub model: Arc<ChatModel>,
     pub started_s: u64,
-    /// Taken when the server started, so that a template with a date keeps its prefix.
-    clock: FrozenClock,
+    /// The time now; `ChatFormat::settle_clock` freezes it for a conversation.
+    clock: fn() -> FrozenClock,
     /// Wall clock, seconds since 1970.
     now_s: fn() -> u64,
     ids: AtomicU64,
@@ -38,7 +38,7 @@ pub struct Service {
 impl Service {
     pub fn new(
         model: Arc<ChatModel>,
-        clock: FrozenClock,
+        clock: fn() -> FrozenClock,
         now_s: fn() -> u64,
         seed: u64,
     ) -> Service {
@@ -70,7 +70,7 @@ impl Service {
             .seed
             .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
         openai::Surroundings {
-            clock: self.clock.clone(),
+            clock: (self.clock)(),
             random_seed,
         }
     }

@@ -7,8 +7,9 @@
 //! 3. Content that is null or missing is the empty string. Text parts are joined, or made where a template wants them.
 //! 4. Arguments of earlier calls reach the template as it wants them, mapping or text. Empty text is no arguments;
 //!    text that is not a JSON object becomes `{"arguments": "<the text>"}`, so a broken call never stops a session.
-//! 5. Where the template does not show calls, they are written into the content as `<tool_call>` JSON; where it
-//!    does not show results, they come in the user's name as `<tool_response>`.
+//! 5. Where the template shows calls only beside null content, words and calls become two messages. Where it does
+//!    not show calls at all, they are written into the content as
+//!    `<tool_call>` JSON; where it does not show results, they come in the user's name as `<tool_response>`.
 //! 6. Where the template wants strict alternation, neighbours of one role are joined by a blank line, and a user
 //!    message that follows a tool result gets an assistant message "(no reply)" before it.
 //!
@@ -35,6 +36,12 @@ impl ChatTemplate {
             adapt_content(message);
             adapt_calls(message, features);
             adapt_result(message, features);
+        }
+        if features.null_content {
+            out = out
+                .into_iter()
+                .flat_map(|message| part_words_from_calls(message, features))
+                .collect();
         }
         if !features.user_after_tool && features.tool_role {
             reply_between_result_and_user(&mut out);
@@ -201,20 +208,44 @@ fn adapt_calls(message: &mut Value, features: &Features) {
         };
     }
     if !features.tool_calls {
-        let written: Vec<String> = calls
-            .iter()
-            .map(|call| write_call(&call["function"]))
-            .collect();
-        let text = text_of(message).unwrap_or_default();
-        let parts: Vec<&str> = std::iter::once(text.as_str())
-            .filter(|text| !text.is_empty())
-            .chain(written.iter().map(String::as_str))
-            .collect();
-        message["content"] = json!(parts.join("\n"));
-        if let Some(map) = message.as_object_mut() {
-            map.remove("tool_calls");
-        }
+        write_calls_out(message);
     }
+}
+
+/// The calls as text behind the words.
+fn write_calls_out(message: &mut Value) {
+    let Some(Value::Array(calls)) = message
+        .as_object_mut()
+        .and_then(|map| map.remove("tool_calls"))
+    else {
+        return;
+    };
+    let text = text_of(message).unwrap_or_default();
+    let words = (!text.is_empty()).then_some(text);
+    let parts: Vec<String> = words
+        .into_iter()
+        .chain(calls.iter().map(|call| write_call(&call["function"])))
+        .collect();
+    message["content"] = json!(parts.join("\n"));
+}
+
+/// Where calls are shown only with null content, words and calls in one message become two messages, or, where two
+/// are refused, the calls become words.
+fn part_words_from_calls(mut message: Value, features: &Features) -> Vec<Value> {
+    let words = text_of(&message).is_some_and(|text| !text.is_empty());
+    if !words || message.get("tool_calls").is_none() {
+        return vec![message];
+    }
+    if !features.same_role_twice {
+        write_calls_out(&mut message);
+        return vec![message];
+    }
+    let mut calls = message.clone();
+    calls["content"] = json!("");
+    if let Some(map) = message.as_object_mut() {
+        map.remove("tool_calls");
+    }
+    vec![message, calls]
 }
 
 fn arguments_mapping(arguments: Value) -> Value {

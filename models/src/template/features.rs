@@ -155,8 +155,9 @@ impl Trial<'_> {
         // A template that knows the role and shows nothing of it does so on purpose.
         let drops_unawares = !shows(&system, &[SYSTEM]) && !self.template.source.contains("system");
         self.features.system = system.is_some() && !drops_unawares;
-        let two = self.chat(&[("system", SYSTEM), ("system", SYSTEM_2), ("user", USER)]);
-        self.features.second_system = shows(&two, &[SYSTEM, SYSTEM_2, USER]);
+        let two = [("system", SYSTEM), ("system", SYSTEM_2), ("user", USER)];
+        self.features.second_system = shows(&self.chat(&two), &[SYSTEM, SYSTEM_2, USER])
+            && self.tools_leave_in_place(&two, &[SYSTEM_2, USER]);
         let later = [
             ("system", SYSTEM),
             ("user", USER),
@@ -174,6 +175,29 @@ impl Trial<'_> {
         ];
         self.features.same_role_twice = shows(&users, &[USER, USER_2])
             && shows(&self.chat(&replies), &[USER, REPLY, REPLY_2, USER_2]);
+    }
+
+    /// Whether tools change what stands directly before these words. Where they do, the template took a message for
+    /// another: Llama 3 writes the tools into whatever follows the system message.
+    fn tools_leave_in_place(&self, turns: &[(&str, &str)], words: &[&str]) -> bool {
+        let messages = self.conversation(turns);
+        let (Some(without), Some(with)) =
+            (self.render(&messages, false), self.render(&messages, true))
+        else {
+            return false;
+        };
+        let before = |text: &str, word: &str| {
+            let end = text.find(word)?;
+            let from = text[..end]
+                .char_indices()
+                .rev()
+                .nth(7)
+                .map_or(0, |(at, _)| at);
+            Some(text[from..end].to_owned())
+        };
+        words
+            .iter()
+            .all(|word| before(&without, word) == before(&with, word))
     }
 
     fn probe_calls(&mut self) {

@@ -53,7 +53,8 @@ fn start(service: &Arc<Service>, body: &[u8]) -> Result<(Reply, Answering), ApiE
     reader.end().map_err(|error| {
         ApiError::bad("body", format!("the body is not one JSON object: {error}"))
     })?;
-    let job = Job::from_wire(request, service.surroundings())?;
+    let mut job = Job::from_wire(request, service.surroundings())?;
+    service.model.format.settle_clock(&mut job.conversation);
     let answering = Answering {
         include_usage: job.include_usage,
         stream: job.stream,
