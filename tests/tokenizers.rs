@@ -33,8 +33,9 @@ fn smollm2_agrees_with_the_reference() {
         include_str!("golden/tokenizer/smollm2.json"),
     );
     assert_eq!(tokenizer.vocab_size(), 49_152);
+    // True of this vocabulary: eight bytes that text can hold have no token in it.
     assert!(
-        tokenizer.warnings().is_empty(),
+        matches!(tokenizer.warnings(), [one] if one.contains("8 bytes of text")),
         "{:?}",
         tokenizer.warnings()
     );

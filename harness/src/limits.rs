@@ -176,6 +176,10 @@ pub const TRANSCRIPT_ENTRY_CHARS: usize = 1_200;
 
 const _: () = assert!(REPEATS_WARN < REPEATS_STOP);
 
+/// A session's lock is tried this often, this far apart, before it counts as held by another.
+pub const LOCK_TRIES: u32 = 50;
+pub const LOCK_WAIT: std::time::Duration = std::time::Duration::from_millis(10);
+
 // ---- text to tokens ----
 
 /// Encoded runs that are remembered; cleared when full. A conversation has some hundreds.

@@ -246,7 +246,8 @@ pub(super) fn lark(
 /// text must not be spelled with other tokens.
 fn marker(tokens: &dyn TokenBytes, marker: &str, closes: bool) -> String {
     if marker.is_empty() {
-        return String::new();
+        // Behind a trigger the marker has been read; the white space behind it has not.
+        return if closes { String::new() } else { "WS?".into() };
     }
     let control = (0..tokens.vocab_size() as u32)
         .find(|&id| tokens.is_control(id) && tokens.bytes(id) == marker.as_bytes());

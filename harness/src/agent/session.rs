@@ -2,12 +2,13 @@
 //! Valid after a crash at any byte: a torn last line is dropped on load, a call without a result
 //! gets one (law 9). After the append-only logs of pi and mini-swe-agent.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use super::transcript::{Entry, Record, dangling_calls};
 use crate::error::Error;
+use crate::limits;
 
 /// Says what time it is; passed in, so that tests decide.
 pub type ClockMs = fn() -> u64;
@@ -142,14 +143,22 @@ pub fn newest(dir: &Path) -> Result<Option<String>, Error> {
     Ok(sessions.pop().map(|(_, id)| id))
 }
 
-/// One writer a session: two processes appending would interleave two histories.
+/// One writer a session: two processes appending would interleave two histories. A command that is
+/// just being started holds a copy of our lock between fork and exec, so it is tried for a moment.
 fn lock(file: &File, path: &Path) -> Result<(), Error> {
-    file.try_lock().map_err(|_| {
-        Error::caller(format!(
-            "session file {} is in use by another process; close that one, or start a new session",
-            path.display()
-        ))
-    })
+    for _ in 0..limits::LOCK_TRIES {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(limits::LOCK_WAIT),
+            Err(TryLockError::Error(e)) => {
+                return Err(Error::io("lock the session file", path, &e));
+            }
+        }
+    }
+    Err(Error::caller(format!(
+        "session file {} is in use by another process; close that one, or start a new session",
+        path.display()
+    )))
 }
 
 /// All whole records, and where the last of them ends. A broken line that is not the last is an error.
