@@ -645,6 +645,93 @@ fn an_echoed_reply_is_recognised() {
     );
 }
 
+/// Two sessions said the same words after different thoughts: each goes on from its own ids.
+#[test]
+fn sessions_with_the_same_words_keep_their_own_ids() {
+    let format = format_of(&source("hermes"));
+    let talk = conversation(true);
+    let first = format.compose(&talk).expect("composes").prompt.ids();
+    for sampled in [vec![1, 2, 3], vec![7, 8], vec![1, 2, 3]] {
+        let mut own = talk.clone();
+        let reply = Message::assistant("Done.", Vec::new());
+        own.messages.push(Message {
+            sampled: Some(sampled.clone().into()),
+            ..reply
+        });
+        own.messages.push(Message::user("next"));
+        let ids = format.compose(&own).expect("composes").prompt.ids();
+        assert!(ids.starts_with(&[first.clone(), sampled].concat()));
+    }
+}
+
+/// SentencePiece puts spaces of its own into runs: the pieces still hold all ids, and history appends.
+#[test]
+fn sentencepiece_runs_keep_their_pieces() {
+    let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
+    tokens.extend((0..256).map(|byte| format!("<0x{byte:02X}>")));
+    let pieces = [
+        "\u{2581}",
+        "a",
+        "b",
+        "e",
+        "h",
+        "i",
+        "n",
+        "x",
+        "t",
+        "\u{2581}a",
+        "\u{2581}h",
+        "hi",
+        "\u{2581}hi",
+        "ne",
+        "xt",
+    ];
+    tokens.extend(pieces.map(str::to_owned));
+    let first_marker = tokens.len();
+    tokens.extend(["[INST]", "[/INST]", "[TOOL_CALLS]"].map(str::to_owned));
+    let mut parts = Parts::new(
+        Model::SentencePiece,
+        tokens.iter().map(String::as_str).collect(),
+    );
+    let kind = |at: usize| match at {
+        0 => 2,
+        1 | 2 => 3,
+        3..259 => 6,
+        at if at < first_marker => 1,
+        _ => 3,
+    };
+    parts.types = Some((0..tokens.len()).map(kind).collect());
+    parts.scores = Some((0..tokens.len()).map(|at| -(at as f32)).collect());
+    (parts.bos, parts.eos, parts.unknown) = (Some(1), Some(2), Some(0));
+    let tokenizer = Arc::new(Tokenizer::from_parts(&parts).expect("a valid vocabulary"));
+    let template = ChatTemplate::new(&source("mistral"), "<s>", "</s>").expect("compiles");
+    let format = ChatFormat::new(tokenizer, template);
+    let mut talk = conversation(false);
+    talk.system.clear();
+    talk.messages = vec![Message::user("hi a")];
+    let first = format.compose(&talk).expect("composes").prompt.ids();
+    assert_eq!(format.tokenizer().decode(&first), "<s>[INST]hi a[/INST]");
+    let sampled = [format.tokenizer().encode("next", Specials::Plain), vec![2]].concat();
+    talk.messages.push(Message {
+        sampled: Some(sampled.clone().into()),
+        ..Message::assistant("next", Vec::new())
+    });
+    talk.messages.push(Message::user("b"));
+    let second = format.compose(&talk).expect("composes").prompt;
+    assert!(second.ids().starts_with(&[first, sampled].concat()));
+    let rows: Vec<(&str, String)> = second
+        .pieces
+        .iter()
+        .map(|p| (&*p.name, format.tokenizer().decode(&p.ids)))
+        .collect();
+    let expected = [
+        ("0.user", "<s>[INST]hi a[/INST]"),
+        ("1.assistant", "next</s>"),
+        ("2.user", "[INST]b[/INST]"),
+    ];
+    assert_eq!(rows, expected.map(|(name, text)| (name, text.to_owned())));
+}
+
 /// What the template opened is told to the parser, so that a thinking block opened there is known to be open.
 #[test]
 fn the_opening_is_told() {

@@ -95,12 +95,16 @@ impl ChatFormat {
         let mut prepared = self.prepared(conversation);
         let mut thread = composed.thread.clone();
         self.splice(&mut thread, prepared.messages.len(), ids);
-        prepared.messages.push(Message {
-            sampled: None,
-            ..reply.clone()
-        });
-        if let Some(digest) = prepared.digests().last() {
-            self.threads.put(*digest, thread);
+        // It comes back from a client as words, from our own transcript with its ids.
+        for sampled in [None, Some(Arc::from(ids))] {
+            prepared.messages.push(Message {
+                sampled,
+                ..reply.clone()
+            });
+            if let Some(digest) = prepared.digests().pop() {
+                self.threads.put(digest, thread.clone());
+            }
+            prepared.messages.pop();
         }
     }
 

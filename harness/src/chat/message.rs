@@ -110,10 +110,16 @@ impl Message {
         Value::Object(map)
     }
 
-    /// Adds to `hasher` what decides the message's meaning: not its call ids, not its sampled ids.
-    /// Clients send an assistant's words back trimmed, and its arguments with other white space.
+    /// Adds to `hasher` what tells this message from others: the ids it was sampled as, else its words, as a
+    /// client sends them back: trimmed, arguments with other white space, call ids of its own.
     fn digest_into(&self, hasher: &mut Sha256) {
         hasher.update(self.role.name());
+        if let Some(ids) = &self.sampled {
+            hasher.update([0xfe]);
+            hasher.update((ids.len() as u64).to_le_bytes());
+            ids.iter().for_each(|id| hasher.update(id.to_le_bytes()));
+            return;
+        }
         let content = self.content.as_str();
         field(
             hasher,
