@@ -38,7 +38,7 @@ impl Server {
         let engine = loaded.model.engine.clone();
         let service = Service::new(
             loaded.model,
-            harness::clock::freeze(),
+            harness::clock::freeze,
             harness::clock::now_s,
             7,
         );
