@@ -160,9 +160,10 @@ pub const TOOL_ROUNDS_MAX: usize = 100;
 pub const CORRECTIONS_MAX: usize = 2;
 /// Failures of the runtime in a row that are tried again.
 pub const RETRIES_MAX: usize = 2;
-/// Identical (call, result) pairs in a row: told at the third, stopped at the fifth.
-pub const REPEATS_WARN: usize = 3;
-pub const REPEATS_STOP: usize = 5;
+/// Identical (call, result) pairs in one run: the model is told from the second on, and stopped at
+/// the sixth. A test suite that fails in the same way may be run some times.
+pub const REPEATS_WARN: usize = 2;
+pub const REPEATS_STOP: usize = 6;
 /// A compaction should leave at most this share of the context.
 pub const COMPACTION_SHRINK_PERCENT: usize = 80;
 /// Compactions in a row that freed too little before the run stops (law 11).

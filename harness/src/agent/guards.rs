@@ -1,6 +1,7 @@
 //! What keeps a run from going on for ever: rounds, repeats, corrections, retries, compactions.
 //! Each guard is a count with a limit; reaching it ends the run with the numbers.
 
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use super::transcript::Call;
@@ -43,8 +44,9 @@ pub struct Guards {
     rounds: usize,
     corrections: usize,
     retries: usize,
-    /// Hash of the last (name, arguments, result), and how often it came in a row.
-    last_call: Option<(u64, usize)>,
+    /// How often each (name, arguments, result) came, by its hash. A model that goes in circles
+    /// repeats a pair or a chain of calls, so not only neighbours count.
+    seen: HashMap<u64, usize>,
     /// Compactions in a row that freed too little.
     strikes: usize,
 }
@@ -56,7 +58,7 @@ impl Guards {
             rounds: 0,
             corrections: 0,
             retries: 0,
-            last_call: None,
+            seen: HashMap::new(),
             strikes: 0,
         }
     }
@@ -94,16 +96,13 @@ impl Guards {
         self.retries = 0;
     }
 
-    /// Counts identical (call, result) pairs in a row.
+    /// Counts identical (call, result) pairs since the run began or the context shrank.
     pub fn saw(&mut self, call: &Call, result: &str) -> Repeat {
         let mut hasher = DefaultHasher::new();
         (&call.name, &call.arguments, result).hash(&mut hasher);
-        let hash = hasher.finish();
-        let times = match self.last_call {
-            Some((last, times)) if last == hash => times + 1,
-            Some(_) | None => 1,
-        };
-        self.last_call = Some((hash, times));
+        let times = self.seen.entry(hasher.finish()).or_default();
+        *times += 1;
+        let times = *times;
         if times >= limits::REPEATS_STOP {
             Repeat::Stop { times }
         } else if times >= limits::REPEATS_WARN {
@@ -115,7 +114,7 @@ impl Guards {
 
     /// A compaction happened. The second in a row that frees too little ends the run (law 11).
     pub fn compacted(&mut self, before: usize, after: usize) -> Result<(), String> {
-        self.last_call = None;
+        self.seen.clear();
         if after * 100 <= before * limits::COMPACTION_SHRINK_PERCENT
             && after <= self.limits.threshold_tokens
         {

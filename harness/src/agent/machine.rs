@@ -311,16 +311,18 @@ fn tool_finished(
     tokens: usize,
 ) -> (Phase, Vec<Effect>) {
     let repeat = guards.saw(&running, &output.text);
+    let mut output = output;
+    if let Repeat::Warn { times } = repeat {
+        output.text.push_str(&format!(
+            "\n[The same call gave the same result {times} times. Do something else, or answer the user now.]"
+        ));
+    }
     let mut effects = vec![Effect::Append(Entry::result(&running, output))];
     match repeat {
-        Repeat::No => {}
-        Repeat::Warn { times } => effects.push(Effect::Tell(format!(
-            "`{}` was called {times} times with the same arguments and gave the same result",
-            running.name
-        ))),
+        Repeat::No | Repeat::Warn { .. } => {}
         Repeat::Stop { times } => {
             let why = format!(
-                "`{}` was called {times} times in a row with the same arguments and the same result",
+                "`{}` was called {times} times with the same arguments and the same result",
                 running.name
             );
             effects.extend(
@@ -685,7 +687,7 @@ mod tests {
 
     /// A model that reads the same file for ever ran until the window was full.
     #[test]
-    fn the_same_call_with_the_same_result_stops() {
+    fn a_run_that_goes_in_circles_stops() {
         let mut events = vec![asks()];
         for _ in 0..20 {
             events.extend([says("", &["a"]), gives("same")]);

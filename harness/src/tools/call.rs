@@ -289,7 +289,11 @@ fn check_edit(wire: EditWire) -> Result<EditArgs, BadCall> {
     })
 }
 
-fn check_read(args: ReadArgs) -> Result<ReadArgs, BadCall> {
+/// Small models fill in every key: `byte` 0 beside a line says nothing.
+fn check_read(mut args: ReadArgs) -> Result<ReadArgs, BadCall> {
+    if args.byte == Some(0) && (args.start.is_some() || args.lines.is_some()) {
+        args.byte = None;
+    }
     if args.byte.is_some() && (args.start.is_some() || args.lines.is_some()) {
         return Err(BadCall(
             "read: give either `byte`, or `start` and `lines`, not both".into(),
