@@ -20,9 +20,17 @@ use models::tokenizer::{Specials, Tokenizer};
 
 const TEXT: &str = include_str!("data/parity.txt");
 const TOKENS: usize = 512;
-/// The reference is sure when its best logit leads by this.
+/// The reference is sure when its best logit leads by this: what is reported.
 const SURE_MARGIN: f32 = 0.1;
-const EXCEPTIONS_MAX: usize = 2;
+/// The reference is certain when its best logit leads by this: there nothing may differ. Both sides
+/// round activations to 8 bits, each in its own way. Against the same weights dequantised, both are
+/// equally far off (mean KL divergence 0.0029 each), and between 0.1 and 0.3 each has its own
+/// surprises: 6 of 466 positions here, where with F32 weights there are none.
+const CERTAIN_MARGIN: f32 = 0.5;
+/// Mean KL divergence from the reference, in nats; 0.0038 was measured.
+const DIVERGENCE_MAX: f64 = 0.01;
+/// Exceptions where the reference is only sure: 6 were measured.
+const EXCEPTIONS_MAX: usize = 10;
 
 #[test]
 fn smollm2_names_the_tokens_that_candle_transformers_names() {
@@ -55,6 +63,13 @@ fn smollm2_names_the_tokens_that_candle_transformers_names() {
         "the reference was sure of {sure} only: is this a real model?"
     );
     assert!(exceptions.len() <= EXCEPTIONS_MAX, "{exceptions:?}");
+    assert!(
+        exceptions
+            .iter()
+            .all(|(_, _, lead, _, _)| *lead < CERTAIN_MARGIN),
+        "{exceptions:?}"
+    );
+    assert!(divergence / (TOKENS as f64) < DIVERGENCE_MAX);
 }
 
 fn text_ids(path: &Path) -> Vec<u32> {
