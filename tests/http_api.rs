@@ -557,8 +557,7 @@ fn hosts_origins_and_keys() {
     let error = keyed
         .runtime
         .block_on(open.bind())
-        .err()
-        .expect("refused")
+        .expect_err("refused")
         .to_string();
     assert!(error.contains("--api-key"), "{error}");
 }

@@ -165,7 +165,14 @@ mod tests {
     /// A stop string cut over two tokens was shown by half, or missed, in several servers.
     #[test]
     fn strings_cut_by_tokens() {
-        let rows: &[(&[&str], &[&str], &str, Option<usize>)] = &[
+        /// Stop strings, pushes, what comes out, which stop ended it.
+        type Row = (
+            &'static [&'static str],
+            &'static [&'static str],
+            &'static str,
+            Option<usize>,
+        );
+        let rows: &[Row] = &[
             (&["\n\n"], &["a\n", "\nb"], "a", Some(0)),
             (&["STOP"], &["a S", "T", "OP b"], "a ", Some(0)),
             (&["STOP"], &["a ST", "ART"], "a START", None),

@@ -221,10 +221,12 @@ fn assert_history_appends(asked: &[View]) {
 }
 
 fn results(entries: &[Entry]) -> Vec<&ToolOutput> {
-    let output = |entry| match entry {
-        &Entry::ToolResult { ref output, .. } => Some(output),
-        _ => None,
-    };
+    fn output(entry: &Entry) -> Option<&ToolOutput> {
+        match entry {
+            Entry::ToolResult { output, .. } => Some(output),
+            _ => None,
+        }
+    }
     entries.iter().filter_map(output).collect()
 }
 

@@ -141,10 +141,7 @@ fn locate(factory: &ParserFactory, root: &Value, why: String) -> GrammarError {
         .iter()
         .filter_map(|k| Some((*k, root.get(*k)?)))
         .collect();
-    'down: loop {
-        let Value::Object(map) = &failing.1 else {
-            break;
-        };
+    'down: while let Value::Object(map) = &failing.1 {
         for (segment, child) in schema::children(map) {
             attempts += 1;
             if attempts > LOCATE_ATTEMPTS_MAX {

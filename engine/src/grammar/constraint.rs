@@ -24,6 +24,8 @@ pub struct Constraint {
     state: State,
 }
 
+// One a sequence, and moved rarely: its size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum State {
     Free(Search),
     Held {
@@ -249,6 +251,8 @@ impl Constraint {
     }
 }
 
+// One a sequence, and moved rarely: its size does not matter.
+#[allow(clippy::large_enum_variant)]
 enum Outcome {
     State(State),
     Complete,

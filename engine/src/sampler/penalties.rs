@@ -42,14 +42,13 @@ impl Penalties {
         if self.window_len == 0 {
             return;
         }
-        if self.window.len() == self.window_len {
-            if let Some(oldest) = self.window.pop_front() {
-                if let Some(count) = self.in_window.get_mut(&oldest) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.in_window.remove(&oldest);
-                    }
-                }
+        if self.window.len() == self.window_len
+            && let Some(oldest) = self.window.pop_front()
+            && let Some(count) = self.in_window.get_mut(&oldest)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.in_window.remove(&oldest);
             }
         }
         self.window.push_back(id);

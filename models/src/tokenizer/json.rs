@@ -173,16 +173,15 @@ fn bos_of_template(root: &Value) -> Option<String> {
 }
 
 fn library(root: &Value) -> Result<tokenizers::Tokenizer> {
-    if let Some(unknown) = root["model"]["unk_token"].as_str() {
-        if root["model"]["vocab"]
+    if let Some(unknown) = root["model"]["unk_token"].as_str()
+        && root["model"]["vocab"]
             .as_object()
             .is_some_and(|v| !v.contains_key(unknown))
-        {
-            return Err(part(
-                "model.unk_token",
-                &format!("{} is not in the vocabulary", quote(unknown)),
-            ));
-        }
+    {
+        return Err(part(
+            "model.unk_token",
+            &format!("{} is not in the vocabulary", quote(unknown)),
+        ));
     }
     let text = serde_json::to_string(root).map_err(|e| Error::bug(e.to_string()))?;
     text.parse()

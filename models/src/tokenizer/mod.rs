@@ -109,10 +109,10 @@ impl Tokenizer {
     /// the text begins with it already: there is exactly one BOS at position 0 either way.
     pub fn encode_raw_prompt(&self, text: &str) -> Vec<u32> {
         let mut ids = self.encode(text, Specials::Parse);
-        if let Some(bos) = self.bos().filter(|_| self.adds_bos) {
-            if ids.first() != Some(&bos) {
-                ids.insert(0, bos);
-            }
+        if let Some(bos) = self.bos().filter(|_| self.adds_bos)
+            && ids.first() != Some(&bos)
+        {
+            ids.insert(0, bos);
         }
         ids
     }
