@@ -160,10 +160,10 @@ pub const TOOL_ROUNDS_MAX: usize = 100;
 pub const CORRECTIONS_MAX: usize = 2;
 /// Failures of the runtime in a row that are tried again.
 pub const RETRIES_MAX: usize = 2;
-/// Identical (call, result) pairs in one run: the model is told from the second on, and stopped at
-/// the sixth. A test suite that fails in the same way may be run some times.
+/// Identical (call, result) pairs in one run: the model is told at the second, and from the third on
+/// it must answer without a tool.
 pub const REPEATS_WARN: usize = 2;
-pub const REPEATS_STOP: usize = 6;
+pub const REPEATS_BAR: usize = 3;
 /// A compaction should leave at most this share of the context.
 pub const COMPACTION_SHRINK_PERCENT: usize = 80;
 /// Compactions in a row that freed too little before the run stops (law 11).
@@ -175,7 +175,7 @@ pub const TRANSCRIPT_ENTRIES_MAX: usize = 20;
 /// Characters shown of one of them.
 pub const TRANSCRIPT_ENTRY_CHARS: usize = 1_200;
 
-const _: () = assert!(REPEATS_WARN < REPEATS_STOP);
+const _: () = assert!(REPEATS_WARN < REPEATS_BAR);
 
 /// A session's lock is tried this often, this far apart, before it counts as held by another.
 pub const LOCK_TRIES: u32 = 50;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use harness::Error;
 use harness::agent::driver::{Agent, Hands, Setup, Watch};
 use harness::agent::machine::{Answer, Outcome};
-use harness::agent::runtime::{Ask, Reply, Runtime, StepError, Streamed};
+use harness::agent::runtime::{Ask, Calls, Reply, Runtime, StepError, Streamed};
 use harness::agent::session::Session;
 use harness::agent::transcript::{Call, Entry, ToolOutput};
 use harness::agent::view::{Turn, View};
@@ -83,7 +83,7 @@ impl Runtime for Script {
             ask.reply_max,
             self.window
         );
-        let answer = if ask.may_call {
+        let answer = if ask.calls != Calls::Barred {
             self.asked.push(ask.view.clone());
             self.answers
                 .pop_front()
@@ -123,6 +123,9 @@ impl Watch for Told {
     fn step_ended(&mut self, _: &Reply) {}
     fn told(&mut self, text: &str) {
         self.0.push(text.to_owned());
+    }
+    fn answered(&mut self, text: &str) {
+        self.0.push(format!("answer: {text}"));
     }
 }
 

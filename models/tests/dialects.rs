@@ -172,7 +172,9 @@ fn long_arguments_are_read_in_linear_time() {
 }
 
 /// Parts of which hostile or confused replies are made.
-const PARTS: [&str; 36] = [
+const PARTS: [&str; 38] = [
+    "<tools>",
+    "</tools>",
     "<tool_call>",
     "</tool_call>",
     "<think>",

@@ -10,7 +10,7 @@ use llguidance::Matcher;
 
 use super::compile::{self, Compiled};
 use super::error::brief;
-use super::spec::{After, GrammarSpec, Place, Start, Trigger};
+use super::spec::{After, GrammarSpec, Place, Start, Then, Trigger};
 use super::{GrammarError, GrammarVocabulary};
 use crate::sampler::TokenMask;
 use crate::stop::Pattern;
@@ -50,7 +50,8 @@ pub enum Verdict {
     Taken,
     /// It is part of the answer, and the answer is complete.
     Complete,
-    /// It would begin a rule and break it. Nothing has changed: sample again without it.
+    /// It would begin a rule and break it, or complete what is barred. Nothing has changed: sample
+    /// again without it.
     Refused,
 }
 
@@ -85,10 +86,12 @@ impl Constraint {
                 .map(|t| (t.clone(), Pattern::new(&t.text)))
                 .collect(),
         };
-        if triggers
-            .iter()
-            .any(|(t, _)| t.text.is_empty() || t.rule >= rules.len())
-            || rules.is_empty()
+        let sound = |trigger: &Trigger| match &trigger.then {
+            Then::Follow { rule, .. } => *rule < rules.len(),
+            Then::Refuse => true,
+        };
+        if !triggers.iter().all(|(t, _)| !t.text.is_empty() && sound(t))
+            || (triggers.is_empty() && rules.is_empty())
         {
             return Err(GrammarError::Bug(
                 "a trigger is empty or names no rule".into(),
@@ -201,14 +204,12 @@ impl Constraint {
                 continue;
             };
             let (trigger, _) = &self.triggers[index];
-            let mut matcher = self.rules[trigger.rule].matcher.clone();
+            let Then::Follow { rule, read } = &trigger.then else {
+                return Ok(Some(Outcome::Refused));
+            };
+            let mut matcher = self.rules[*rule].matcher.clone();
             let rest = &bytes[at + 1..];
-            let text = trigger
-                .read
-                .iter()
-                .chain(rest)
-                .copied()
-                .collect::<Vec<u8>>();
+            let text = read.iter().chain(rest).copied().collect::<Vec<u8>>();
             let read = match self.feed(&mut matcher, &text)? {
                 Some(read) => read,
                 None => return Ok(Some(Outcome::Refused)),

@@ -19,7 +19,7 @@ mod vocabulary;
 
 pub use constraint::{Constraint, Verdict};
 pub use error::GrammarError;
-pub use spec::{After, GrammarSpec, Place, Rule, Start, Trigger};
+pub use spec::{After, GrammarSpec, Place, Rule, Start, Then, Trigger};
 pub use tools::{CallRule, CallStyle, Tool, ToolCallGrammar, ToolChoice};
 pub use vocabulary::GrammarVocabulary;
 

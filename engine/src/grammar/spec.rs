@@ -29,7 +29,8 @@ pub struct GrammarSpec {
 pub enum Start {
     /// From the first token, by rule 0.
     AtOnce,
-    /// The answer is free until one of these byte strings appears in it.
+    /// The answer is free until one of these byte strings appears in it. Where all of them are
+    /// refused there is no rule.
     Triggers(Vec<Trigger>),
 }
 
@@ -42,15 +43,20 @@ pub enum After {
     Free,
 }
 
-/// A byte string that starts a rule.
+/// A byte string to which something happens when it appears.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trigger {
     pub text: Vec<u8>,
     pub place: Place,
-    /// Which of the rules it starts.
-    pub rule: usize,
-    /// What the rule has read when it starts: the part of `text` that belongs to it.
-    pub read: Vec<u8>,
+    pub then: Then,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// `rule` starts, and has read `read`: the part of the trigger that belongs to it.
+    Follow { rule: usize, read: Vec<u8> },
+    /// The token that would complete the trigger is refused: it never appears.
+    Refuse,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,12 +85,11 @@ impl GrammarSpec {
     /// The answer is free until `trigger` appears; then `rule` follows it; then it is free again.
     pub fn triggered(trigger: impl Into<Vec<u8>>, rule: Rule) -> Self {
         let (text, place) = (trigger.into(), Place::Anywhere);
-        let trigger = Trigger {
-            text,
-            place,
+        let then = Then::Follow {
             rule: 0,
             read: Vec::new(),
         };
+        let trigger = Trigger { text, place, then };
         Self {
             rules: vec![rule],
             start: Start::Triggers(vec![trigger]),

@@ -431,6 +431,7 @@ fn a_call_that_starts_is_well_formed() {
         (&format!(" \n{call}\n{call}"), true),
         (&format!("```json\n{call}\n```"), true),
         (&format!("```\n{call}\n```\nhello"), true),
+        (&format!("<tools>\n{call}\n</tools>"), true),
         (
             "{\n  \"name\": \"run\",\n  \"arguments\": {\n    \"command\": \"ls\"\n  }\n}",
             true,
@@ -495,7 +496,6 @@ fn the_choice_of_tool_is_kept() {
     };
     let run = r#"<tool_call>{"name": "run", "arguments": {"command": "ls"}}</tool_call>"#;
     let say = r#"<tool_call>{"name": "say \"hi\"", "arguments": {}}</tool_call>"#;
-    assert_eq!(with(ToolChoice::None, true).spec().unwrap(), None);
     let required = with(ToolChoice::Required, true).spec().unwrap().unwrap();
     let one = with(ToolChoice::Required, false).spec().unwrap().unwrap();
     let named = with(ToolChoice::Named("run".into()), true)
@@ -535,6 +535,39 @@ fn the_choice_of_tool_is_kept() {
         .spec()
         .is_err()
     );
+}
+
+/// A model that was asked for a summary without a call wrote the call as text.
+#[test]
+fn a_barred_call_cannot_be_written() {
+    let v = vocabulary();
+    let barred = ToolCallGrammar {
+        choice: ToolChoice::None,
+        ..tools()
+    };
+    let spec = barred.spec().unwrap().unwrap();
+    let call = r#"{"name": "run", "arguments": {"command": "ls"}}"#;
+    for (text, want) in [
+        ("hello", true),
+        ("", true),
+        ("as {\"x\": 1} shows", true),
+        ("```rust\nfn main() {}\n```", true),
+        ("hello\n```json\n{\"name\": \"Ada\"}\n```", true),
+        (call, false),
+        (&format!("\n\n{call}"), false),
+        (&format!("```json\n{call}\n```"), false),
+        (&format!("```\n{call}\n```"), false),
+        (&format!("<tool_call>\n{call}\n</tool_call>"), false),
+        (&format!("hello <tool_call>{call}</tool_call>"), false),
+        (&format!("hello\n```json\n{call}\n```"), false),
+    ] {
+        assert_eq!(accepts(&v, &spec, text), want, "{text}");
+    }
+    let without_tools = ToolCallGrammar {
+        tools: vec![],
+        ..barred
+    };
+    assert_eq!(without_tools.spec().unwrap(), None);
 }
 
 #[test]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::compile::with_options;
-use super::spec::{After, GrammarSpec, Place, Rule, Start, Trigger};
+use super::spec::{After, GrammarSpec, Place, Rule, Start, Then, Trigger};
 use super::{GrammarError, GrammarVocabulary, compile};
 use crate::TokenBytes;
 use crate::limits::{TOOLS_MAX, WHITE_SPACE_MAX};
@@ -52,6 +52,7 @@ impl CallStyle {
 /// Whether a call may, must or must not be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolChoice {
+    /// No call can be written, though the tools stay in the prompt.
     None,
     Auto,
     /// At least one call, of any tool.
@@ -83,8 +84,16 @@ pub struct CallRule {
 
 /// Ways to begin an object, as models indent it.
 const BRACES: &[&str] = &["{", "{ ", "{\n", "{\n  ", "{\n    ", "{\n\t"];
-const FENCES: &[&str] = &["```json\n", "```\n"];
-const FENCE_END: &str = "```";
+/// What small models put around a call instead of their template's markers, and the rule of
+/// [`ToolCallGrammar::triggered`] that ends with its other half.
+const WRAPPERS: &[(&str, usize)] = &[
+    ("```json\n", FENCED),
+    ("```\n", FENCED),
+    ("<tools>", LISTED),
+    ("<tools>\n", LISTED),
+];
+const FENCED: usize = 2;
+const LISTED: usize = 3;
 
 impl ToolCallGrammar {
     /// The grammar, or `None` where the answer is free.
@@ -94,8 +103,8 @@ impl ToolCallGrammar {
             return Err(GrammarError::Rule { what: "tools", why });
         }
         match &self.choice {
-            ToolChoice::None => Ok(None),
-            ToolChoice::Auto if self.tools.is_empty() => Ok(None),
+            ToolChoice::None | ToolChoice::Auto if self.tools.is_empty() => Ok(None),
+            ToolChoice::None => Ok(Some(self.barred())),
             ToolChoice::Auto => Ok(Some(self.triggered())),
             ToolChoice::Required if self.tools.is_empty() => Err(GrammarError::Rule {
                 what: "tools",
@@ -149,19 +158,27 @@ impl ToolCallGrammar {
         })
     }
 
-    /// Rule 0 follows the marker, rule 1 is a bare call, rule 2 a fenced one.
+    /// Rule 0 follows the marker, rule 1 is a bare call, then those in wrappers.
     fn triggered(&self) -> GrammarSpec {
         let tools: Arc<[Tool]> = self.tools.clone().into();
         let rule = |after: &str| self.rule(tools.clone(), false, after, false);
-        let rules = vec![rule(&self.style.close), rule(""), rule(FENCE_END)];
+        let rules = vec![
+            rule(&self.style.close),
+            rule(""),
+            rule("```"),
+            rule("</tools>"),
+        ];
         let mut triggers = Vec::new();
         if !self.style.open.is_empty() {
             let text = self.style.open.clone().into_bytes();
+            let then = Then::Follow {
+                rule: 0,
+                read: Vec::new(),
+            };
             triggers.push(Trigger {
                 text,
                 place: Place::Anywhere,
-                rule: 0,
-                read: Vec::new(),
+                then,
             });
         }
         if self.style.bare || self.style.open.is_empty() {
@@ -183,24 +200,48 @@ impl ToolCallGrammar {
         let key = json!(self.style.name_key).to_string();
         let mut push = |fence: &str, read: String, place: Place, rule: usize| {
             let text = format!("{fence}{read}").into_bytes();
-            triggers.push(Trigger {
-                text,
-                place,
-                rule,
-                read: read.into_bytes(),
-            });
+            let read = read.into_bytes();
+            let then = Then::Follow { rule, read };
+            triggers.push(Trigger { text, place, then });
         };
         for brace in BRACES {
             push("", format!("{brace}{key}"), Place::Opening, 1);
-            for fence in FENCES {
-                push(fence, format!("{brace}{key}"), Place::Opening, 2);
+            for (wrapper, rule) in WRAPPERS {
+                push(wrapper, format!("{brace}{key}"), Place::Opening, *rule);
                 for tool in &self.tools {
                     for colon in [": ", ":"] {
                         let read = format!("{brace}{key}{colon}{}", json!(tool.name));
-                        push(fence, read, Place::Anywhere, 2);
+                        push(wrapper, read, Place::Anywhere, *rule);
                     }
                 }
             }
+        }
+    }
+
+    /// Refused as early as a call can be told from text, so that no half of one is left standing.
+    fn barred(&self) -> GrammarSpec {
+        let mut triggers = Vec::new();
+        let mut refuse = |text: &[u8], place| {
+            let (text, then) = (text.to_vec(), Then::Refuse);
+            triggers.push(Trigger { text, place, then });
+        };
+        if !self.style.open.is_empty() {
+            refuse(self.style.open.as_bytes(), Place::Anywhere);
+        }
+        if self.style.bare || self.style.open.is_empty() {
+            for opening in ["{", "[{", "```json", "```\n{", "<tools>"] {
+                refuse(opening.as_bytes(), Place::Opening);
+            }
+            let mut calls = Vec::new();
+            self.bare_triggers(&mut calls);
+            for call in calls.iter().filter(|t| t.place == Place::Anywhere) {
+                refuse(&call.text, Place::Anywhere);
+            }
+        }
+        GrammarSpec {
+            rules: Vec::new(),
+            start: Start::Triggers(triggers),
+            after: After::Free,
         }
     }
 }

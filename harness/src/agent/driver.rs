@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use super::budget::Budget;
 use super::compact::{self, Cut};
+use super::finish_tool;
 use super::guards::Limits;
 use super::machine::{Answer, CompactReason, Effect, Event, Machine, Outcome, Phase};
 use super::pieces::Frozen;
 use super::prompt;
-use super::runtime::{Ask, Reply, Runtime, Streamed};
+use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
 use super::transcript::{Call, Entry, Record, ToolOutput, dangling_calls};
 use super::transcript_tool;
@@ -26,6 +27,8 @@ pub trait Watch {
     fn call_ended(&mut self, call: &Call, output: &ToolOutput);
     fn step_ended(&mut self, reply: &Reply);
     fn told(&mut self, text: &str);
+    /// The answer, where the model gave it by a call and it was not streamed.
+    fn answered(&mut self, text: &str);
 }
 
 /// What a run is given.
@@ -73,7 +76,7 @@ impl<'a> Agent<'a> {
     pub fn new(hands: Hands<'a>, mut session: Session, setup: Setup) -> Result<Agent<'a>, Error> {
         let budget = Budget::for_window(hands.runtime.window())?;
         let mut specs = hands.tools.specs();
-        specs.push(transcript_tool::spec());
+        specs.extend([finish_tool::spec(), transcript_tool::spec()]);
         specs.sort_by(|a, b| a.name.cmp(b.name));
         let now = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
         let frozen = match Frozen::replay(session.records().iter().map(|r| &r.entry)) {
@@ -156,14 +159,21 @@ impl<'a> Agent<'a> {
                 self.watch.told(&text);
                 Ok(None)
             }
-            Effect::AskModel => self.ask_model().map(Some),
+            Effect::Deliver(text) => {
+                self.watch.answered(&text);
+                Ok(None)
+            }
+            Effect::AskModel { may_call: true } => self.ask_model(Calls::Any).map(Some),
+            Effect::AskModel { may_call: false } => {
+                self.ask_model(Calls::Only(finish_tool::NAME)).map(Some)
+            }
             Effect::RunTool(call) => self.run_tool(&call).map(Some),
             Effect::Refit { call, output } => self.fit(&call, output).map(Some),
             Effect::Summarise(reason) => self.summarise(reason).map(Some),
         }
     }
 
-    fn ask_model(&mut self) -> Result<Event, Error> {
+    fn ask_model(&mut self, calls: Calls) -> Result<Event, Error> {
         if self.cancel.is_cancelled() {
             return Ok(Event::Interrupt { partial: None });
         }
@@ -172,7 +182,7 @@ impl<'a> Agent<'a> {
             view: &view,
             tools: &self.specs,
             reply_max: self.budget.reply,
-            may_call: true,
+            calls,
             cancel: &self.cancel,
         };
         let reply = match self
@@ -298,7 +308,7 @@ impl<'a> Agent<'a> {
             view: &view,
             tools: &self.specs,
             reply_max: self.budget.summary,
-            may_call: false,
+            calls: Calls::Barred,
             cancel: &self.cancel,
         };
         self.watch

@@ -33,8 +33,13 @@ impl Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Repeat {
     No,
-    Warn { times: usize },
-    Stop { times: usize },
+    Warn {
+        times: usize,
+    },
+    /// The next answer is to be made without a tool.
+    Bar {
+        times: usize,
+    },
 }
 
 /// The counts.
@@ -47,6 +52,8 @@ pub struct Guards {
     /// How often each (name, arguments, result) came, by its hash. A model that goes in circles
     /// repeats a pair or a chain of calls, so not only neighbours count.
     seen: HashMap<u64, usize>,
+    /// The next answer is to be made without a tool.
+    barred: bool,
     /// Compactions in a row that freed too little.
     strikes: usize,
 }
@@ -59,6 +66,7 @@ impl Guards {
             corrections: 0,
             retries: 0,
             seen: HashMap::new(),
+            barred: false,
             strikes: 0,
         }
     }
@@ -90,8 +98,14 @@ impl Guards {
         self.corrections <= self.limits.corrections_max
     }
 
-    /// A turn that could be read clears the corrections and retries.
+    /// Whether the next answer may call tools.
+    pub fn may_call(&self) -> bool {
+        !self.barred
+    }
+
+    /// A turn that could be read, and did what it might, clears the corrections and retries.
     pub fn answer_was_sound(&mut self) {
+        self.barred = false;
         self.corrections = 0;
         self.retries = 0;
     }
@@ -103,8 +117,9 @@ impl Guards {
         let times = self.seen.entry(hasher.finish()).or_default();
         *times += 1;
         let times = *times;
-        if times >= limits::REPEATS_STOP {
-            Repeat::Stop { times }
+        if times >= limits::REPEATS_BAR {
+            self.barred = true;
+            Repeat::Bar { times }
         } else if times >= limits::REPEATS_WARN {
             Repeat::Warn { times }
         } else {
@@ -115,6 +130,7 @@ impl Guards {
     /// A compaction happened. The second in a row that frees too little ends the run (law 11).
     pub fn compacted(&mut self, before: usize, after: usize) -> Result<(), String> {
         self.seen.clear();
+        self.barred = false;
         if after * 100 <= before * limits::COMPACTION_SHRINK_PERCENT
             && after <= self.limits.threshold_tokens
         {

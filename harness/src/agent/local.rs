@@ -7,7 +7,7 @@ use models::template::FrozenClock;
 use serde_json::Map;
 
 use super::machine::Answer;
-use super::runtime::{Ask, Reply, Runtime, StepError, Streamed};
+use super::runtime::{Ask, Calls, Reply, Runtime, StepError, Streamed};
 use super::transcript::Call;
 use super::view::{Turn, View};
 use crate::chat::{
@@ -105,10 +105,10 @@ impl Runtime for Local {
         let options = ReplyOptions {
             sampling: self.sampling.clone(),
             max_tokens: Some(ask.reply_max),
-            choice: if ask.may_call {
-                Choice::Auto
-            } else {
-                Choice::Barred
+            choice: match ask.calls {
+                Calls::Any => Choice::Auto,
+                Calls::Only(name) => Choice::Named(name.to_owned()),
+                Calls::Barred => Choice::Barred,
             },
             ..ReplyOptions::default()
         };

@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 
+use super::finish_tool;
 use super::guards::{Guards, Limits, Repeat};
 use super::transcript::{Call, Entry, ToolOutput};
 
@@ -109,7 +110,10 @@ pub struct Answer {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     Append(Entry),
-    AskModel,
+    /// `may_call` false: of all tools only `finish` may be called.
+    AskModel {
+        may_call: bool,
+    },
     RunTool(Call),
     Summarise(CompactReason),
     /// Fit this output to the room there is now and send it back as a `ToolFinished` or `NoRoom`.
@@ -119,6 +123,8 @@ pub enum Effect {
     },
     /// Say this to the person; the model does not see it.
     Tell(String),
+    /// The answer to the person, from a call of the `finish` tool.
+    Deliver(String),
 }
 
 /// The machine: a phase and the guards that watch it.
@@ -181,7 +187,7 @@ fn in_model(guards: &mut Guards, event: Event) -> (Phase, Vec<Effect>) {
         } => {
             if worth_retrying && guards.may_retry() {
                 let tell = format!("the runtime failed and is asked again: {error}");
-                (Phase::Model, vec![Effect::Tell(tell), Effect::AskModel])
+                (Phase::Model, vec![Effect::Tell(tell), ask(guards)])
             } else {
                 done(Outcome::Failed { error }, Vec::new())
             }
@@ -228,6 +234,10 @@ fn answered(guards: &mut Guards, answer: Answer, tokens: usize) -> (Phase, Vec<E
         let phase = ask_or_compact(guards, tokens, &mut effects);
         return (phase, effects);
     }
+    let calls_tools = answer.calls.iter().any(|c| c.name != finish_tool::NAME);
+    if calls_tools && !guards.may_call() {
+        return refused(guards, answer, tokens, effects);
+    }
     guards.answer_was_sound();
     let mut calls: VecDeque<Call> = answer.calls.into();
     let Some(first) = calls.pop_front() else {
@@ -245,14 +255,64 @@ fn answered(guards: &mut Guards, answer: Answer, tokens: usize) -> (Phase, Vec<E
         }
         return done(Outcome::Stopped { why }, effects);
     }
-    effects.push(Effect::RunTool(first.clone()));
-    (
-        Phase::Tools {
-            running: first,
-            waiting: calls,
+    run_next(guards, first, calls, tokens, effects)
+}
+
+/// Hands a call to the tools; a call of `finish` ends the run, and those behind it are not run.
+fn run_next(
+    guards: &Guards,
+    next: Call,
+    waiting: VecDeque<Call>,
+    tokens: usize,
+    mut effects: Vec<Effect>,
+) -> (Phase, Vec<Effect>) {
+    let (text, ok) = match finish_tool::words(&next) {
+        None => {
+            effects.push(Effect::RunTool(next.clone()));
+            let running = next;
+            return (Phase::Tools { running, waiting }, effects);
+        }
+        Some(Ok(text)) => (text, true),
+        Some(Err(why)) => (why, false),
+    };
+    let output = ToolOutput {
+        text: if ok {
+            finish_tool::DELIVERED.into()
+        } else {
+            text.clone()
         },
-        effects,
-    )
+        ok,
+        artifact: None,
+    };
+    effects.push(Effect::Append(Entry::result(&next, output)));
+    let why = "an answer to the user came before it";
+    let rest = waiting.iter().map(|call| Entry::not_run(call, why));
+    effects.extend(rest.map(Effect::Append));
+    if !ok {
+        let phase = ask_or_compact(guards, tokens, &mut effects);
+        return (phase, effects);
+    }
+    effects.push(Effect::Deliver(text.clone()));
+    done(Outcome::Answered { text, cut: false }, effects)
+}
+
+/// Calls in an answer that was to have none, from a runtime that cannot mask them: each gets a result
+/// that says so, and the model is asked again, but not for ever.
+fn refused(
+    guards: &mut Guards,
+    answer: Answer,
+    tokens: usize,
+    mut effects: Vec<Effect>,
+) -> (Phase, Vec<Effect>) {
+    let why = "the same calls gave the same results before; answer the user without a tool";
+    let results = answer.calls.iter().map(|call| Entry::not_run(call, why));
+    effects.extend(results.map(Effect::Append));
+    if !guards.may_correct() {
+        let why = "the model repeated calls and would not answer without them".into();
+        return done(Outcome::Stopped { why }, effects);
+    }
+    let phase = ask_or_compact(guards, tokens, &mut effects);
+    (phase, effects)
 }
 
 fn in_tools(
@@ -312,36 +372,18 @@ fn tool_finished(
 ) -> (Phase, Vec<Effect>) {
     let repeat = guards.saw(&running, &output.text);
     let mut output = output;
-    if let Repeat::Warn { times } = repeat {
-        output.text.push_str(&format!(
+    match repeat {
+        Repeat::No => {}
+        Repeat::Warn { times } => output.text.push_str(&format!(
             "\n[The same call gave the same result {times} times. Do something else, or answer the user now.]"
-        ));
+        )),
+        Repeat::Bar { times } => output.text.push_str(&format!(
+            "\n[The same call gave the same result {times} times. Answer the user now, in words: what was done, what the results show, and what is left.]"
+        )),
     }
     let mut effects = vec![Effect::Append(Entry::result(&running, output))];
-    match repeat {
-        Repeat::No | Repeat::Warn { .. } => {}
-        Repeat::Stop { times } => {
-            let why = format!(
-                "`{}` was called {times} times with the same arguments and the same result",
-                running.name
-            );
-            effects.extend(
-                waiting
-                    .iter()
-                    .map(|call| Effect::Append(Entry::not_run(call, &why))),
-            );
-            return done(Outcome::Stopped { why }, effects);
-        }
-    }
     if let Some(next) = waiting.pop_front() {
-        effects.push(Effect::RunTool(next.clone()));
-        return (
-            Phase::Tools {
-                running: next,
-                waiting,
-            },
-            effects,
-        );
+        return run_next(guards, next, waiting, tokens, effects);
     }
     let phase = ask_or_compact(guards, tokens, &mut effects);
     (phase, effects)
@@ -360,7 +402,7 @@ fn in_compact(
             }
             let tell = Effect::Tell(format!("context compacted: {before} → {after} tokens"));
             match then {
-                AfterCompact::Ask => (Phase::Model, vec![tell, Effect::AskModel]),
+                AfterCompact::Ask => (Phase::Model, vec![tell, ask(guards)]),
                 AfterCompact::Refit {
                     call,
                     output,
@@ -425,8 +467,14 @@ fn ask_or_compact(guards: &Guards, tokens: usize, effects: &mut Vec<Effect>) -> 
             then: AfterCompact::Ask,
         }
     } else {
-        effects.push(Effect::AskModel);
+        effects.push(ask(guards));
         Phase::Model
+    }
+}
+
+fn ask(guards: &Guards) -> Effect {
+    Effect::AskModel {
+        may_call: guards.may_call(),
     }
 }
 
@@ -553,11 +601,13 @@ mod tests {
                 format!("+end({})", outcome.split(':').next().unwrap_or_default())
             }
             Effect::Append(entry) => panic!("the machine does not write {entry:?}"),
-            Effect::AskModel => "ask".into(),
+            Effect::AskModel { may_call: true } => "ask".into(),
+            Effect::AskModel { may_call: false } => "ask without tools".into(),
             Effect::RunTool(call) => format!("run({})", call.id),
             Effect::Summarise(_) => "summarise".into(),
             Effect::Refit { call, .. } => format!("refit({})", call.id),
             Effect::Tell(_) => "tell".into(),
+            Effect::Deliver(text) => format!("deliver({text})"),
         }
     }
 
@@ -687,18 +737,79 @@ mod tests {
 
     /// A model that reads the same file for ever ran until the window was full.
     #[test]
-    fn a_run_that_goes_in_circles_stops() {
+    fn a_run_that_goes_in_circles_is_made_to_answer() {
+        let circle = || [says("", &["a"]), gives("same")].into_iter();
         let mut events = vec![asks()];
-        for _ in 0..20 {
-            events.extend([says("", &["a"]), gives("same")]);
-        }
+        events.extend((0..crate::limits::REPEATS_BAR).flat_map(|_| circle()));
+        let answered = events.iter().cloned().chain([says("that is all", &[])]);
+        let (machine, trace) = play(answered);
+        let answer = Outcome::Answered {
+            text: "that is all".into(),
+            cut: false,
+        };
+        assert_eq!(machine.phase, Phase::Done(answer));
+        let asked = trace.iter().filter(|t| t.starts_with("ask")).cloned();
+        assert_eq!(
+            asked.collect::<Vec<_>>(),
+            ["ask", "ask", "ask", "ask without tools"]
+        );
+        // A runtime that cannot mask may go on calling: nothing is run, and it ends.
+        events.extend((0..10).map(|_| says("", &["a"])));
         let (machine, trace) = play(events);
         let Phase::Done(Outcome::Stopped { why }) = machine.phase else {
             panic!("stopped")
         };
-        assert!(why.contains("same result"), "{why}");
+        assert!(why.contains("repeated calls"), "{why}");
         let runs = trace.iter().filter(|t| *t == "run(a)").count();
-        assert_eq!(runs, crate::limits::REPEATS_STOP);
+        assert_eq!(runs, crate::limits::REPEATS_BAR);
+        let results = trace.iter().filter(|t| t.starts_with("+result(a")).count();
+        assert_eq!(
+            results,
+            trace.iter().filter(|t| *t == "+assistant(1)").count()
+        );
+    }
+
+    /// A small model that had called tools never came back to prose.
+    #[test]
+    fn a_call_of_finish_ends_the_run() {
+        let answer = |arguments: &str| Call {
+            id: "z".into(),
+            name: finish_tool::NAME.into(),
+            arguments: arguments.into(),
+        };
+        let turn = |calls: Vec<Call>| Event::Answered {
+            answer: Answer {
+                calls,
+                ..Answer::default()
+            },
+            tokens: 10,
+        };
+        let good = || answer(r#"{"text":"42"}"#);
+        let cases = [
+            (
+                "alone",
+                vec![asks(), turn(vec![good()])],
+                "+user ask +assistant(1) +result(z,ran) deliver(42) +end(answered)",
+            ),
+            (
+                "behind a call it waits for the result; what stands behind it is not run",
+                vec![asks(), turn(vec![call("a"), good(), call("b")]), gives("x")],
+                "+user ask +assistant(3) run(a) +result(a,ran) +result(z,ran) +result(b,not run) deliver(42) +end(answered)",
+            ),
+            (
+                "what cannot be read is told to the model",
+                vec![asks(), turn(vec![answer("{}")]), turn(vec![good()])],
+                "+user ask +assistant(1) +result(z,ran) ask +assistant(1) +result(z,ran) deliver(42) +end(answered)",
+            ),
+        ];
+        for (story, events, expected) in cases {
+            let (machine, trace) = play(events);
+            assert_eq!(trace.join(" "), expected, "{story}");
+            let Phase::Done(Outcome::Answered { text, .. }) = machine.phase else {
+                panic!("{story}")
+            };
+            assert_eq!(text, "42");
+        }
     }
 
     #[test]

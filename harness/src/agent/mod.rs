@@ -6,6 +6,7 @@
 pub mod budget;
 pub mod compact;
 pub mod driver;
+pub mod finish_tool;
 pub mod guards;
 pub mod local;
 pub mod machine;

@@ -14,10 +14,19 @@ pub struct Ask<'a> {
     pub tools: &'a [ToolSpec],
     /// Tokens of the reply at most.
     pub reply_max: usize,
-    /// A summary is written without tools; they stay in the prompt, and a mask bars them.
-    pub may_call: bool,
+    pub calls: Calls,
     /// Set by Ctrl-C.
     pub cancel: &'a Cancel,
+}
+
+/// Which tools a step may call. All of them stay in the prompt: a mask, not a change of the prefix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Calls {
+    Any,
+    /// This one has to be called.
+    Only(&'static str),
+    /// A summary is written without tools.
+    Barred,
 }
 
 /// What a step shows while it runs.

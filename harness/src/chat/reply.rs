@@ -132,13 +132,12 @@ impl ChatModel {
             return Ok(Some(GrammarSpec::json_schema(schema.clone())));
         }
         let choice = match &options.choice {
-            Choice::Barred => return Ok(None),
+            Choice::Barred => ToolChoice::None,
             Choice::Auto => ToolChoice::Auto,
             Choice::Required => ToolChoice::Required,
             Choice::Named(name) => ToolChoice::Named(name.clone()),
         };
-        let demanded = choice != ToolChoice::Auto;
-        let Some(style) = self.call_style(demanded) else {
+        let Some(style) = self.call_style(&choice) else {
             return Ok(None);
         };
         let tools = conversation.tools.iter();
@@ -160,10 +159,18 @@ impl ChatModel {
     }
 
     /// How this dialect writes a call, where a grammar can hold it to that. A call that is demanded of
-    /// a model whose own way is not JSON is written bare, which every dialect reads.
-    fn call_style(&self, demanded: bool) -> Option<CallStyle> {
-        let bare = demanded.then_some(CallSyntax::BARE);
-        let syntax = self.dialect.call_syntax().or(bare)?;
+    /// a model whose own way is not JSON is written bare, which every dialect reads; one that is barred
+    /// is known by what opens it.
+    fn call_style(&self, choice: &ToolChoice) -> Option<CallStyle> {
+        let own = self.dialect.call_syntax();
+        let syntax = match choice {
+            ToolChoice::Auto => own?,
+            ToolChoice::Required | ToolChoice::Named(_) => own.unwrap_or(CallSyntax::BARE),
+            ToolChoice::None => CallSyntax {
+                open: self.dialect.opener(),
+                ..own.unwrap_or(CallSyntax::BARE)
+            },
+        };
         Some(CallStyle {
             open: syntax.open.to_owned(),
             close: syntax.close.to_owned(),

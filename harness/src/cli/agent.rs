@@ -264,6 +264,11 @@ impl Watch for Screen<'_> {
         }
     }
 
+    fn answered(&mut self, text: &str) {
+        self.end_line();
+        self.say(text);
+    }
+
     fn told(&mut self, text: &str) {
         self.end_line();
         note(&format!("· {}", visible(text)));

@@ -2,7 +2,7 @@
 
 use super::gemma;
 use super::json::{self, Reach, Read, Scan, Trust};
-use super::parser::{CALL_END, FENCE, JsonKind, Parser, State, Went};
+use super::parser::{CALL_END, FENCE, JsonKind, LIST_END, Parser, State, Went};
 use super::xml::{Function, Step};
 
 /// Longest tool name, with its call id, in front of Mistral's arguments.
@@ -118,10 +118,11 @@ impl Parser {
             JsonKind::Marked | JsonKind::Arguments { .. } => &[CALL_END, "<tool_call>"],
             JsonKind::Bare => &["<tool_call>", FENCE],
             JsonKind::Fenced => &[FENCE],
+            JsonKind::Listed => &[LIST_END],
         };
         let trust = match kind {
             JsonKind::Marked | JsonKind::Arguments { .. } => Trust::Marked,
-            JsonKind::Bare | JsonKind::Fenced => Trust::Bare,
+            JsonKind::Bare | JsonKind::Fenced | JsonKind::Listed => Trust::Bare,
         };
         let end = match scan.advance(&self.buffer[start..], markers, last) {
             Reach::End(end) | Reach::Marker(end) => start + end,
@@ -134,7 +135,7 @@ impl Parser {
         let text = &self.buffer[start..end];
         let read = match kind {
             JsonKind::Arguments { name_end } => self.read_arguments(name_end, text),
-            JsonKind::Marked | JsonKind::Bare | JsonKind::Fenced => {
+            JsonKind::Marked | JsonKind::Bare | JsonKind::Fenced | JsonKind::Listed => {
                 json::read(text, &self.tools, trust)
             }
         };
@@ -187,6 +188,7 @@ impl Parser {
         let close = match kind {
             JsonKind::Marked => CALL_END,
             JsonKind::Fenced => FENCE,
+            JsonKind::Listed => LIST_END,
             JsonKind::Arguments { .. } | JsonKind::Bare => return Some(end),
         };
         let rest = self.buffer[end..]

@@ -121,6 +121,11 @@ impl ToolDialect {
         }
     }
 
+    /// The text that begins a call, as the family was taught.
+    pub fn opener(self) -> &'static str {
+        self.openers()[0]
+    }
+
     /// Texts that begin a call wherever they stand.
     fn openers(self) -> &'static [&'static str] {
         match self {

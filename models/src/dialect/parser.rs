@@ -8,7 +8,10 @@ use super::{Event, ToolDialect, ToolSpec, gemma};
 
 pub(super) const CALL_END: &str = "</tool_call>";
 /// Closing marks that may be left over behind a call.
-const LEFTOVERS: [&str; 2] = [CALL_END, "<tool_call|>"];
+const LEFTOVERS: [&str; 3] = [CALL_END, "<tool_call|>", LIST_END];
+/// Between these Hermes templates list the tools. Small models echo the list, empty or around a call.
+const LIST: &str = "<tools>";
+pub(super) const LIST_END: &str = "</tools>";
 pub(super) const FENCE: &str = "```";
 /// A fence whose first line is longer is no fence around a call.
 const FENCE_LINE_MAX: usize = 32;
@@ -79,6 +82,8 @@ pub(super) enum JsonKind {
     Bare,
     /// Bare, inside a ``` fence.
     Fenced,
+    /// Bare, between the marks of the list of tools.
+    Listed,
 }
 
 /// What a step did.
@@ -181,6 +186,13 @@ impl Parser {
                     self.state = state;
                     return Went::On;
                 }
+                Special::Markup(length) => {
+                    self.give_text(at);
+                    self.drop_front(length);
+                    self.out.boundary();
+                    self.state = State::AfterCall;
+                    return Went::On;
+                }
                 Special::Fence => {
                     let end = at + FENCE.len();
                     self.give_text(end);
@@ -219,6 +231,12 @@ impl Parser {
                 }
             }
         }
+        if first == '<' && self.dialect == ToolDialect::Hermes && self.calls_possible() {
+            match self.list(rest, last) {
+                Special::Nothing => {}
+                listed => return listed,
+            }
+        }
         if unknown && !last {
             return Special::Unknown;
         }
@@ -241,6 +259,39 @@ impl Parser {
             };
         }
         Special::Nothing
+    }
+
+    /// `rest` begins with `<`.
+    fn list(&self, rest: &str, last: bool) -> Special {
+        let unknown = if last {
+            Special::Nothing
+        } else {
+            Special::Unknown
+        };
+        if self.fenced || !rest.starts_with(LIST) {
+            return if LIST.starts_with(rest) {
+                unknown
+            } else {
+                Special::Nothing
+            };
+        }
+        let inner = rest[LIST.len()..].trim_start();
+        let start = rest.len() - inner.len();
+        if inner.starts_with(LIST_END) {
+            return Special::Markup(start + LIST_END.len());
+        }
+        if LIST_END.starts_with(inner) {
+            return unknown;
+        }
+        match json::opening(inner) {
+            Opening::MaybeCall => Special::State(State::Json {
+                start,
+                scan: Scan::default(),
+                kind: JsonKind::Listed,
+            }),
+            Opening::Unknown => unknown,
+            Opening::NotJson | Opening::OtherObject => Special::Nothing,
+        }
     }
 
     /// `rest` begins a line with a back quote.
@@ -367,6 +418,12 @@ impl Parser {
                 self.state = state;
                 Went::On
             }
+            Special::Markup(length) => {
+                self.drop_front(skipped + length);
+                self.out.boundary();
+                self.state = State::AfterCall;
+                Went::On
+            }
             Special::Nothing | Special::Fence if rest.is_empty() => {
                 self.buffer.clear();
                 Went::Waits
@@ -395,6 +452,8 @@ enum Special {
     /// Too short to tell.
     Unknown,
     State(State),
+    /// So many bytes that are neither text nor a call.
+    Markup(usize),
     /// A code fence opens or closes.
     Fence,
 }
