@@ -164,6 +164,9 @@ pub const RETRIES_MAX: usize = 2;
 /// it must answer without a tool.
 pub const REPEATS_WARN: usize = 2;
 pub const REPEATS_BAR: usize = 3;
+/// Characters of an answer that a model is made to give because it went in circles: it may go in
+/// circles there too (seen, until the reply's limit), and a grammar can end a string.
+pub const FORCED_ANSWER_CHARS_MAX: usize = 1_000;
 /// A compaction should leave at most this share of the context.
 pub const COMPACTION_SHRINK_PERCENT: usize = 80;
 /// Compactions in a row that freed too little before the run stops (law 11).

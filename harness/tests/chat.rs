@@ -139,6 +139,7 @@ fn conversation(with_tools: bool) -> Conversation {
         name: name.into(),
         description: description.into(),
         parameters: json!({"type": "object", "properties": {"command": {"type": "string"}}, "required": ["command"]}),
+        accepted: None,
     };
     let tools = if with_tools {
         vec![

@@ -163,13 +163,33 @@ impl<'a> Agent<'a> {
                 self.watch.answered(&text);
                 Ok(None)
             }
-            Effect::AskModel { may_call: true } => self.ask_model(Calls::Any).map(Some),
-            Effect::AskModel { may_call: false } => {
-                self.ask_model(Calls::Only(finish_tool::NAME)).map(Some)
+            Effect::AskModel { may_call: true } => {
+                let masked = self.without_use();
+                self.ask_model(Calls::AnyBut(masked)).map(Some)
             }
+            Effect::AskModel { may_call: false } => self.ask_model(Calls::Finish).map(Some),
             Effect::RunTool(call) => self.run_tool(&call).map(Some),
             Effect::Refit { call, output } => self.fit(&call, output).map(Some),
             Effect::Summarise(reason) => self.summarise(reason).map(Some),
+        }
+    }
+
+    /// Tools that read what is not there yet: a small model calls them all the same.
+    fn without_use(&self) -> &'static [&'static str] {
+        const READERS: [&str; 2] = ["artifact", transcript_tool::NAME];
+        let records = self.session.records();
+        let compacted = records
+            .iter()
+            .any(|r| matches!(r.entry, Entry::Compaction { .. }));
+        let kept = records.iter().any(|r| match &r.entry {
+            Entry::ToolResult { output, .. } => output.artifact.is_some(),
+            _ => false,
+        });
+        match (kept, compacted) {
+            (false, false) => &READERS,
+            (false, true) => &READERS[..1],
+            (true, false) => &READERS[1..],
+            (true, true) => &[],
         }
     }
 

@@ -3,9 +3,10 @@
 //! to prose (Qwen2.5-Coder-1.5B read the same file until it was stopped), so the way out is a call.
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use super::transcript::Call;
+use crate::limits;
 use crate::tools::ToolSpec;
 
 pub const NAME: &str = "finish";
@@ -24,7 +25,15 @@ pub fn spec() -> ToolSpec {
             "required": ["text"],
             "additionalProperties": false
         }),
+        rare: Map::new(),
     }
+}
+
+/// The arguments of a call that a grammar demands: the grammar ends the text as well.
+pub fn bounded() -> Value {
+    let mut parameters = spec().parameters;
+    parameters["properties"]["text"]["maxLength"] = limits::FORCED_ANSWER_CHARS_MAX.into();
+    parameters
 }
 
 #[derive(Deserialize)]

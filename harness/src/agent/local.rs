@@ -6,6 +6,7 @@ use engine::{Finish, SamplingParams};
 use models::template::FrozenClock;
 use serde_json::Map;
 
+use super::finish_tool;
 use super::machine::Answer;
 use super::runtime::{Ask, Calls, Reply, Runtime, StepError, Streamed};
 use super::transcript::Call;
@@ -35,6 +36,7 @@ impl Local {
             name: spec.name.to_owned(),
             description: spec.description.clone(),
             parameters: spec.parameters.clone(),
+            accepted: Some(spec.accepted()),
         });
         Conversation {
             system: system.collect(),
@@ -105,14 +107,26 @@ impl Runtime for Local {
         let options = ReplyOptions {
             sampling: self.sampling.clone(),
             max_tokens: Some(ask.reply_max),
+            masked: match ask.calls {
+                Calls::AnyBut(masked) => masked.iter().map(|n| (*n).to_owned()).collect(),
+                Calls::Finish | Calls::Barred => Vec::new(),
+            },
             choice: match ask.calls {
-                Calls::Any => Choice::Auto,
-                Calls::Only(name) => Choice::Named(name.to_owned()),
+                Calls::AnyBut(_) => Choice::Auto,
+                Calls::Finish => Choice::Named(finish_tool::NAME.to_owned()),
                 Calls::Barred => Choice::Barred,
             },
             ..ReplyOptions::default()
         };
-        let conversation = self.conversation(ask.view, ask.tools);
+        let mut conversation = self.conversation(ask.view, ask.tools);
+        if ask.calls == Calls::Finish
+            && let Some(finish) = conversation
+                .tools
+                .iter_mut()
+                .find(|t| t.name == finish_tool::NAME)
+        {
+            finish.accepted = Some(finish_tool::bounded());
+        }
         let mut reply = self
             .model
             .reply(conversation, options)

@@ -22,9 +22,10 @@ pub struct Ask<'a> {
 /// Which tools a step may call. All of them stay in the prompt: a mask, not a change of the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
-    Any,
-    /// This one has to be called.
-    Only(&'static str),
+    /// Any but these, which have nothing to give yet.
+    AnyBut(&'static [&'static str]),
+    /// `finish` has to be called.
+    Finish,
     /// A summary is written without tools.
     Barred,
 }

@@ -2,7 +2,7 @@
 //! at what it leaves out.
 
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Map, json};
 
 use super::transcript::{Entry, Record, ToolOutput};
 use crate::limits;
@@ -26,6 +26,7 @@ pub fn spec() -> ToolSpec {
             "required": [],
             "additionalProperties": false
         }),
+        rare: Map::new(),
     }
 }
 

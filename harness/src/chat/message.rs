@@ -170,9 +170,15 @@ pub struct Tool {
     pub description: String,
     /// JSON Schema of the arguments, in the order its author gave it.
     pub parameters: Value,
+    /// What a call may hold, where that is more than `parameters` shows.
+    pub accepted: Option<Value>,
 }
 
 impl Tool {
+    pub fn accepted(&self) -> &Value {
+        self.accepted.as_ref().unwrap_or(&self.parameters)
+    }
+
     pub fn to_value(&self) -> Value {
         json!({
             "type": "function",

@@ -24,6 +24,8 @@ pub struct ReplyOptions {
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
     pub choice: Choice,
+    /// Tools that stand in the prompt and cannot be called now.
+    pub masked: Vec<String>,
     /// Whether one reply may hold several calls.
     pub parallel: bool,
     /// The whole reply must be JSON that this schema accepts.
@@ -140,12 +142,13 @@ impl ChatModel {
         let Some(style) = self.call_style(&choice) else {
             return Ok(None);
         };
-        let tools = conversation.tools.iter();
+        let masked = |t: &&super::message::Tool| options.masked.contains(&t.name);
+        let tools = conversation.tools.iter().filter(|t| !masked(t));
         let grammar = ToolCallGrammar {
             tools: tools
                 .map(|t| GrammarTool {
                     name: t.name.clone(),
-                    parameters: t.parameters.clone(),
+                    parameters: t.accepted().clone(),
                 })
                 .collect(),
             style,
@@ -184,7 +187,7 @@ impl ChatModel {
 fn tool_of(tool: &super::message::Tool) -> dialect::ToolSpec {
     dialect::ToolSpec {
         name: tool.name.clone(),
-        parameters: tool.parameters.clone(),
+        parameters: tool.accepted().clone(),
     }
 }
 

@@ -527,7 +527,7 @@ mod tests {
             for spec in specs(profile) {
                 let (_, keys, required) =
                     KEYS.iter().find(|(name, ..)| *name == spec.name).unwrap();
-                for key in spec.parameters["properties"].as_object().unwrap().keys() {
+                for key in spec.accepted()["properties"].as_object().unwrap().keys() {
                     assert!(keys.contains(&key.as_str()), "{}: {key}", spec.name);
                 }
                 for key in *required {

@@ -2,7 +2,7 @@
 //! for small windows. Sorted by name, keys in a fixed order, nothing volatile: these bytes are
 //! part of the cached prefix.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::limits::{
     COMMAND_TIMEOUT_S, COMMAND_TIMEOUT_S_MAX, SEARCH_CONTEXT_MAX, WINDOW_TOKENS_SMALL,
@@ -15,9 +15,21 @@ pub struct ToolSpec {
     pub description: String,
     /// JSON Schema of the arguments: an object, closed, with its required keys named.
     pub parameters: Value,
+    /// Properties that are accepted and not shown: a marker names them where they are of use. Small
+    /// models fill in every key they are shown, and go astray with it.
+    pub rare: Map<String, Value>,
 }
 
 impl ToolSpec {
+    /// Everything a call may hold: what a grammar allows.
+    pub fn accepted(&self) -> Value {
+        let mut accepted = self.parameters.clone();
+        if let Some(Value::Object(properties)) = accepted.get_mut("properties") {
+            properties.extend(self.rare.clone());
+        }
+        accepted
+    }
+
     /// The form that chat templates and the HTTP API use.
     pub fn to_function(&self) -> Value {
         json!({
@@ -68,6 +80,28 @@ fn spec(name: &'static str, description: String, required: &[&str], properties: 
         name,
         description,
         parameters,
+        rare: rare(name),
+    }
+}
+
+/// What `name` takes besides what it shows, in both profiles.
+fn rare(name: &str) -> Map<String, Value> {
+    let from_zero = || json!({ "type": "integer", "minimum": 0 });
+    let properties = match name {
+        "artifact" | "read" => json!({ "byte": from_zero() }),
+        "bash" => json!({
+            "timeout_s": { "type": "integer", "minimum": 1, "maximum": COMMAND_TIMEOUT_S_MAX },
+        }),
+        "search" => json!({
+            "literal": { "type": "boolean" },
+            "ignore_case": { "type": "boolean" },
+            "context": { "type": "integer", "minimum": 0, "maximum": SEARCH_CONTEXT_MAX },
+        }),
+        _ => json!({}),
+    };
+    match properties {
+        Value::Object(properties) => properties,
+        _ => Map::new(),
     }
 }
 
@@ -91,7 +125,6 @@ fn full() -> Vec<ToolSpec> {
                 "id": text("Handle, as in the marker: a1"),
                 "start": number("First line (default 1)"),
                 "lines": number("How many lines"),
-                "byte": json!({ "type": "integer", "minimum": 0, "description": "Start at this byte instead of a line" }),
                 "pattern": text("Show only lines that match this regular expression"),
             }),
         ),
@@ -100,16 +133,12 @@ fn full() -> Vec<ToolSpec> {
             format!(
                 "Run a command with bash in the workspace; each call is a new shell. Standard input is closed and there is no \
                  terminal. What still runs when the shell ends is ended too, so start a server and use \
-                 it in one command. Time limit {COMMAND_TIMEOUT_S} s unless timeout_s says otherwise. \
+                 it in one command. Time limit {COMMAND_TIMEOUT_S} s, unless you add timeout_s (up to {COMMAND_TIMEOUT_S_MAX}). \
                  Inside the sandbox only the workspace and $TMPDIR are writable and there is no network."
             ),
             &["command"],
             json!({
                 "command": text("The command line"),
-                "timeout_s": json!({
-                    "type": "integer", "minimum": 1, "maximum": COMMAND_TIMEOUT_S_MAX,
-                    "description": "Time limit in seconds",
-                }),
             }),
         ),
         spec(
@@ -144,25 +173,18 @@ fn full() -> Vec<ToolSpec> {
                 "path": text("File, relative to the workspace"),
                 "start": number("First line (default 1)"),
                 "lines": number("How many lines (default: as many as fit)"),
-                "byte": json!({ "type": "integer", "minimum": 0, "description": "Start at this byte, inside a very long line" }),
             }),
         ),
         spec(
             "search",
             "Find lines that match a regular expression in the files below a path. Ignored files \
-             (.gitignore) and binaries are skipped."
+             (.gitignore) and binaries are skipped. Add context for lines around each match, or ignore_case."
                 .into(),
             &["pattern"],
             json!({
                 "pattern": text("Regular expression (Rust syntax)"),
                 "path": text("File or directory (default: the workspace)"),
                 "glob": text("Only files whose path matches, e.g. *.rs or src/**"),
-                "literal": json!({ "type": "boolean", "description": "Take the pattern as plain text" }),
-                "ignore_case": json!({ "type": "boolean", "description": "Ignore upper and lower case" }),
-                "context": json!({
-                    "type": "integer", "minimum": 0, "maximum": SEARCH_CONTEXT_MAX,
-                    "description": "Lines to show around each match",
-                }),
             }),
         ),
         spec(

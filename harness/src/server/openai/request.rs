@@ -208,6 +208,7 @@ fn tools(wire: &[WireTool]) -> Result<Vec<Tool>, ApiError> {
                 .parameters
                 .clone()
                 .unwrap_or_else(|| serde_json::json!({ "type": "object", "properties": {} })),
+            accepted: None,
         });
     }
     Ok(tools)
