@@ -1,14 +1,13 @@
 //! SmolLM2 against candle-transformers, an implementation that shares no arithmetic with ours:
-//! 512 tokens of our own text, teacher-forced. Where the reference is certain which token comes
-//! next, we name the same one; where it is only sure, the exceptions are counted and printed.
-//!
-//! The two round activations to 8 bits in different places, so logits differ.
+//! 512 tokens of our own text, teacher-forced. Where the reference is sure which token comes next, we
+//! name the same one; the exceptions are counted, and the mean KL divergence is printed.
 
 mod common;
 
+use std::io::{BufWriter, Write};
 use std::path::Path;
 
-use candle_core::quantized::gguf_file;
+use candle_core::quantized::{GgmlDType, QTensor, gguf_file};
 use candle_core::{Device as CandleDevice, Tensor};
 use candle_transformers::models::quantized_llama::ModelWeights;
 use models::device::Device;
@@ -19,24 +18,56 @@ use models::tokenizer::{Specials, Tokenizer};
 
 const TEXT: &str = include_str!("data/parity.txt");
 const TOKENS: usize = 512;
-/// The reference is sure when its best logit leads by this: what is reported.
+/// The reference is sure when its best logit leads by this.
 const SURE_MARGIN: f32 = 0.1;
-/// The reference is certain when its best logit leads by this: there nothing may differ. Both sides
-/// round activations to 8 bits, each in its own way. Against the same weights dequantised, both are
-/// equally far off (mean KL divergence 0.0029 each), and between 0.1 and 0.3 each has its own
-/// surprises: 6 of 466 positions here, where with F32 weights there are none.
-const CERTAIN_MARGIN: f32 = 0.5;
-/// Mean KL divergence from the reference, in nats; 0.0038 was measured.
-const DIVERGENCE_MAX: f64 = 0.01;
-/// Exceptions where the reference is only sure: 6 were measured.
-const EXCEPTIONS_MAX: usize = 10;
 
+/// What may differ between the two.
+struct Bound {
+    /// Positions where the reference is sure and we name another token.
+    exceptions_max: usize,
+    /// The largest lead the reference may have at such a position.
+    lead_max: f32,
+    /// Mean KL divergence from the reference, in nats.
+    divergence_max: f64,
+}
+
+/// The same weights as F32 on both sides: nothing rounds activations, so the two are one model.
+/// No exception and a divergence below 0.000 001 nats were measured; what is left is KV blocks in f16.
 #[test]
-fn smollm2_names_the_tokens_that_candle_transformers_names() {
-    let path = common::smollm2();
-    let ids = text_ids(&path);
-    let ours = our_logits(&path, &ids);
-    let reference = reference_logits(&path, &ids);
+fn in_f32_smollm2_names_the_tokens_that_candle_transformers_names() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("f32.gguf");
+    dequantise(&common::smollm2(), &path);
+    check(
+        &path,
+        &Bound {
+            exceptions_max: 0,
+            lead_max: 0.0,
+            divergence_max: 1e-5,
+        },
+    );
+}
+
+/// The file as it is. Both sides round activations to 8 bits in blocks of 32, and 30 layers make of any
+/// difference, an f16 scale here and an f32 there, as much as the rounding itself: the two are as far
+/// apart (0.0038 nats) as each is from the F32 weights (0.0029 nats). 6 of 466 positions were measured;
+/// with other roundings of the scale there were 2 and 5.
+#[test]
+fn in_q4_1_smollm2_names_the_tokens_that_candle_transformers_names() {
+    check(
+        &common::smollm2(),
+        &Bound {
+            exceptions_max: 10,
+            lead_max: 0.5,
+            divergence_max: 0.01,
+        },
+    );
+}
+
+fn check(path: &Path, bound: &Bound) {
+    let ids = text_ids(path);
+    let ours = our_logits(path, &ids);
+    let reference = reference_logits(path, &ids);
 
     let mut sure = 0;
     let mut exceptions = Vec::new();
@@ -50,25 +81,61 @@ fn smollm2_names_the_tokens_that_candle_transformers_names() {
                 exceptions.push((position, best, lead, our_best, our_lead));
             }
         }
-        divergence += kl_divergence(reference, ours);
+        divergence += kl_divergence(reference, ours) / TOKENS as f64;
     }
     println!(
         "{TOKENS} positions, the reference sure of {sure}; exceptions {exceptions:?}; mean KL \
-         divergence {:.6} nats",
-        divergence / TOKENS as f64
+         divergence {divergence:.6} nats"
     );
     assert!(
         sure > TOKENS / 2,
         "the reference was sure of {sure} only: is this a real model?"
     );
-    assert!(exceptions.len() <= EXCEPTIONS_MAX, "{exceptions:?}");
+    assert!(
+        exceptions.len() <= bound.exceptions_max,
+        "{} exceptions, at most {} may be",
+        exceptions.len(),
+        bound.exceptions_max
+    );
     assert!(
         exceptions
             .iter()
-            .all(|(_, _, lead, _, _)| *lead < CERTAIN_MARGIN),
-        "{exceptions:?}"
+            .all(|(_, _, lead, _, _)| *lead <= bound.lead_max),
+        "where the reference leads by more than {}",
+        bound.lead_max
     );
-    assert!(divergence / (TOKENS as f64) < DIVERGENCE_MAX);
+    assert!(divergence <= bound.divergence_max);
+}
+
+/// Writes `from` with all its tensors as F32: candle reads, dequantises and writes, so nothing of ours
+/// has a part in it.
+fn dequantise(from: &Path, to: &Path) {
+    let device = CandleDevice::Cpu;
+    let mut file = std::fs::File::open(from).unwrap();
+    let content = gguf_file::Content::read(&mut file).unwrap();
+    let mut tensors: Vec<(&str, QTensor)> = content
+        .tensor_infos
+        .keys()
+        .map(|name| {
+            let stored = content.tensor(&mut file, name, &device).unwrap();
+            let values = stored.dequantize(&device).unwrap();
+            let plain = QTensor::quantize(&values, GgmlDType::F32).unwrap();
+            (name.as_str(), plain)
+        })
+        .collect();
+    tensors.sort_by_key(|(name, _)| *name);
+    let tensors: Vec<_> = tensors
+        .iter()
+        .map(|(name, tensor)| (*name, tensor))
+        .collect();
+    let metadata: Vec<_> = content
+        .metadata
+        .iter()
+        .map(|(key, value)| (key.as_str(), value))
+        .collect();
+    let mut out = BufWriter::new(std::fs::File::create(to).unwrap());
+    gguf_file::write(&mut out, &metadata, &tensors).unwrap();
+    out.flush().unwrap();
 }
 
 fn text_ids(path: &Path) -> Vec<u32> {
