@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 struct Server {
     address: SocketAddr,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
+    serving: Option<tokio::task::JoinHandle<()>>,
     runtime: tokio::runtime::Runtime,
     engine: engine::Engine,
     _dir: tempfile::TempDir,
@@ -51,7 +52,7 @@ impl Server {
         let listener = runtime.block_on(listen.bind()).expect("a port");
         let address = listener.local_addr().expect("an address");
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        runtime.spawn(async move {
+        let serving = runtime.spawn(async move {
             let until = async {
                 let _ = stopped.await;
             };
@@ -62,6 +63,7 @@ impl Server {
         Server {
             address,
             stop: Some(stop),
+            serving: Some(serving),
             runtime,
             engine,
             _dir: dir,
@@ -410,7 +412,7 @@ fn bad_requests_get_a_400_that_names_the_place() {
     let words = "word ".repeat(2_000);
     let cases = [
         ("not json".to_owned(), "body"),
-        (deep, "body"),
+        (deep, "tools"),
         (with(hi(), &json!({ "n": 0 })).to_string(), "n"),
         (
             with(hi(), &json!({ "n": 2, "stream": true })).to_string(),
@@ -560,4 +562,64 @@ fn hosts_origins_and_keys() {
         .expect_err("refused")
         .to_string();
     assert!(error.contains("--api-key"), "{error}");
+}
+
+/// Asking the engine how busy it is blocked the thread it was asked on, and every `GET /health` was a
+/// panic and an empty reply.
+#[test]
+fn health_says_how_busy_the_engine_is() {
+    let server = Server::start(None);
+    let reply = server.raw("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+    assert!(reply.contains(r#""status":"ok","running":0"#), "{reply}");
+}
+
+/// A client that had sent half a request kept a server that was told to stop from stopping.
+#[test]
+fn half_a_request_does_not_keep_the_server() {
+    let mut server = Server::start(None);
+    let mut half = server.connect();
+    half.write_all(
+        b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{",
+    )
+    .expect("sent");
+    // Answered, so the half request is with the server too.
+    server.raw("GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    server.stop.take().expect("running").send(()).expect("told");
+    let serving = server.serving.take().expect("running");
+    server
+        .runtime
+        .block_on(async { tokio::time::timeout(Duration::from_secs(60), serving).await })
+        .expect("it ends by itself")
+        .expect("and well");
+}
+
+#[test]
+fn a_wrong_field_is_named_in_words_of_json() {
+    let server = Server::start(None);
+    let cases = [
+        (
+            json!({"messages": ["hi"]}),
+            "messages[0]",
+            "an object with `role` and `content`",
+        ),
+        (
+            json!({"messages": [{"role": "user", "content": 3}]}),
+            "messages[0].content",
+            "a string, or an array of parts",
+        ),
+        (json!({"messages": 1}), "messages", "a sequence"),
+    ];
+    for (body, param, words) in cases {
+        let (status, answer) = server.post(&body);
+        let error = &answer["error"];
+        assert_eq!(status, 400, "{answer}");
+        assert_eq!(error["param"], param, "{answer}");
+        let message = error["message"].as_str().expect("a text");
+        assert!(message.contains(words), "{message}");
+        assert!(
+            !message.contains("struct") && !message.contains("enum"),
+            "{message}"
+        );
+    }
 }

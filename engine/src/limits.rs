@@ -99,6 +99,10 @@ pub const STEP_LEXER_FUEL: u64 = 200_000;
 /// run, which small models fall into.
 pub const WHITE_SPACE_MAX: usize = 64;
 
+/// Compiled rules kept for the next call. An agent needs a handful (its tools, some of them masked), a
+/// server one for each of its clients; one takes up to some megabytes.
+pub const COMPILED_RULES_MAX: usize = 32;
+
 /// Bytes of a token that a grammar may use. The trie holds at most 1,024; such tokens are runs of
 /// spaces.
 pub const GRAMMAR_TOKEN_BYTES_MAX: usize = 1000;

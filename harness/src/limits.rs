@@ -38,6 +38,11 @@ pub const STDIN_BYTES_MAX: u64 = 64 << 20;
 /// A model of at least this size shows how far loading is; a smaller one is there before a bar could be read.
 pub const LOADING_SHOWN_BYTES: u64 = 512 << 20;
 
+/// How often a server that was told to stop looks whether it still answers, and how often it must find
+/// that it does not: what was generated last has been sent by then.
+pub const IDLE_LOOK_MS: u64 = 250;
+pub const IDLE_LOOKS_BEFORE_STOP: usize = 4;
+
 /// Lines of chat history kept for the arrow keys.
 pub const HISTORY_LINES_MAX: usize = 2000;
 
@@ -146,6 +151,10 @@ pub const SEARCH_PATTERN_BYTES_MAX: usize = 4 << 20;
 pub const LINKS_MAX: usize = 40;
 
 // ---- the agent ----
+
+/// What a template writes around a result and to open the reply: 20 to 40 tokens in the families we
+/// run. Added where the context is reckoned from the last reply instead of measured, so never too low.
+pub const RESULT_FRAME_TOKENS_MAX: usize = 128;
 
 /// The smallest window the agent works in: below it the fixed pieces, a summary and one result do
 /// not fit together.

@@ -8,7 +8,7 @@ use engine::{ContextOptions, Engine, EngineConfig};
 use models::config::Config;
 use models::device::Device;
 use models::dialect::ToolDialect;
-use models::load::{LoadOptions, Progress as Loading};
+use models::load::{LoadOptions, LoadedModel, Progress as Loading};
 use models::template::ChatTemplate;
 use models::tokenizer::Tokenizer;
 
@@ -96,7 +96,11 @@ pub fn load_file(
         Loading::Opened { .. } | Loading::Weights { .. } | Loading::Ready => {}
     });
     progress.end();
-    let loaded = loaded?;
+    start(loaded?, name, options)
+}
+
+/// Starts the engine of a model whose weights are loaded.
+pub fn start(loaded: LoadedModel, name: String, options: &ModelOptions) -> Result<Loaded> {
     let mut warnings = loaded.warnings;
     warnings.extend(loaded.tokenizer.warnings().iter().cloned());
     let tokenizer = Arc::new(loaded.tokenizer);

@@ -33,6 +33,9 @@ struct Script {
     summaries: VecDeque<String>,
     asked: Vec<View>,
     summaries_asked: Vec<View>,
+    cancel: Cancel,
+    /// Ctrl-C is pressed while this answer comes.
+    cancelled_at: Option<usize>,
 }
 
 impl Script {
@@ -43,6 +46,8 @@ impl Script {
             summaries: VecDeque::new(),
             asked: Vec::new(),
             summaries_asked: Vec::new(),
+            cancel: Cancel::new(),
+            cancelled_at: None,
         }
     }
 }
@@ -95,6 +100,9 @@ impl Runtime for Script {
                 ..Answer::default()
             }
         };
+        if self.cancelled_at == Some(self.asked.len()) {
+            self.cancel.cancel();
+        }
         let tokens = prompt + count(&answer.text);
         Ok(Reply {
             answer,
@@ -165,13 +173,14 @@ impl Stage {
         })
         .expect("tools");
         let mut told = Told::default();
+        let cancel = script.cancel.clone();
         let hands = Hands {
             runtime: script,
             tools: &mut tools,
             policy: Policy::new(Mode::Yes),
             asker: &mut Nobody,
             watch: &mut told,
-            cancel: Cancel::new(),
+            cancel,
             counter,
         };
         let setup = Setup {
@@ -424,6 +433,24 @@ fn a_session_cut_anywhere_goes_on() {
             .sum();
         assert_eq!(calls, results(&entries).len(), "cut at {cut}");
     }
+}
+
+/// A person who had pressed Ctrl-C saw the file written all the same: the reply was whole by then, and the
+/// call in it was run.
+#[test]
+fn nothing_is_done_after_an_interrupt() {
+    let stage = Stage::new();
+    let mut script = Script::new(8_192, vec![bash("touch before"), bash("touch after")]);
+    script.cancelled_at = Some(2);
+    let (outcome, entries) = stage.play(&mut script, "touch");
+    assert_eq!(outcome, Outcome::Interrupted);
+    assert!(stage.work().join("before").exists());
+    assert!(!stage.work().join("after").exists());
+    assert_eq!(results(&entries).len(), 1, "of the first call");
+
+    let mut script = Script::new(8_192, vec![says("went on")]);
+    let (outcome, _) = stage.play(&mut script, "go on");
+    assert!(matches!(outcome, Outcome::Answered { .. }), "{outcome:?}");
 }
 
 fn cut_file(path: &Path, bytes: &[u8]) {

@@ -8,6 +8,8 @@ use std::str::FromStr;
 
 use crate::{Error, Result};
 
+pub use kernels::limits::THREADS_MAX;
+
 /// A device to load a model to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Device {
@@ -21,7 +23,7 @@ impl Device {
     pub fn cpu() -> Self {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         Device::Cpu {
-            threads: threads.min(kernels::limits::THREADS_MAX),
+            threads: threads.min(THREADS_MAX),
         }
     }
 
@@ -85,9 +87,7 @@ impl FromStr for Device {
         };
         match (kind, number) {
             ("cpu", None) => Ok(Device::cpu()),
-            ("cpu", Some(threads @ 1..=kernels::limits::THREADS_MAX)) => {
-                Ok(Device::Cpu { threads })
-            }
+            ("cpu", Some(threads @ 1..=THREADS_MAX)) => Ok(Device::Cpu { threads }),
             ("cuda", number) => Ok(Device::Cuda {
                 ordinal: number.unwrap_or(0),
             }),

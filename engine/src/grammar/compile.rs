@@ -11,10 +11,18 @@ use crate::limits::{
     COMPILE_STACK_BYTES, LOCATE_ATTEMPTS_MAX, RULE_TEXT_BYTES_MAX, WHITE_SPACE_MAX,
 };
 
-/// A compiled rule, to be cloned for each use, and what its schema said that has no effect.
+/// A compiled rule, and what its schema said that has no effect.
 pub(super) struct Compiled {
-    pub matcher: Matcher,
+    matcher: Matcher,
     pub warnings: Vec<String>,
+}
+
+impl Compiled {
+    /// A matcher at the rule's beginning. Nothing is shared with other uses of the rule: what one answer
+    /// adds to its lexer's states neither slows another nor counts towards its limits.
+    pub fn start(&self) -> Matcher {
+        self.matcher.deep_clone()
+    }
 }
 
 pub(super) fn rule(vocabulary: &GrammarVocabulary, rule: &Rule) -> Result<Compiled, GrammarError> {

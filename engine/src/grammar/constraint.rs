@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use llguidance::Matcher;
 
-use super::compile::{self, Compiled};
+use super::compile::Compiled;
 use super::error::brief;
 use super::spec::{After, GrammarSpec, Place, Start, Then, Trigger};
 use super::{GrammarError, GrammarVocabulary};
@@ -18,7 +18,7 @@ use crate::stop::Pattern;
 /// The grammar of one answer.
 pub struct Constraint {
     vocabulary: Arc<GrammarVocabulary>,
-    rules: Arc<[Compiled]>,
+    rules: Arc<[Arc<Compiled>]>,
     triggers: Arc<[(Trigger, Pattern)]>,
     after: After,
     state: State,
@@ -69,15 +69,15 @@ impl std::fmt::Debug for Constraint {
 }
 
 impl Constraint {
-    /// Compiles all rules of `spec`.
+    /// Compiles those rules of `spec` that are not known yet.
     pub fn new(
         vocabulary: &Arc<GrammarVocabulary>,
         spec: &GrammarSpec,
     ) -> Result<Self, GrammarError> {
-        let rules: Arc<[Compiled]> = spec
+        let rules: Arc<[Arc<Compiled>]> = spec
             .rules
             .iter()
-            .map(|rule| compile::rule(vocabulary, rule))
+            .map(|rule| vocabulary.compiled(rule))
             .collect::<Result<_, _>>()?;
         let triggers: Vec<(Trigger, Pattern)> = match &spec.start {
             Start::AtOnce => Vec::new(),
@@ -99,7 +99,7 @@ impl Constraint {
         }
         let state = match &spec.start {
             Start::AtOnce => State::Held {
-                matcher: rules[0].matcher.clone(),
+                matcher: rules[0].start(),
                 mask: None,
             },
             Start::Triggers(_) => State::Free(Search::new(triggers.len())),
@@ -207,7 +207,7 @@ impl Constraint {
             let Then::Follow { rule, read } = &trigger.then else {
                 return Ok(Some(Outcome::Refused));
             };
-            let mut matcher = self.rules[*rule].matcher.clone();
+            let mut matcher = self.rules[*rule].start();
             let rest = &bytes[at + 1..];
             let text = read.iter().chain(rest).copied().collect::<Vec<u8>>();
             let read = match self.feed(&mut matcher, &text)? {

@@ -61,6 +61,26 @@ fn vocabulary() -> Arc<GrammarVocabulary> {
     Arc::new(GrammarVocabulary::new(Arc::new(Words(words))))
 }
 
+#[test]
+fn a_rule_is_compiled_once() {
+    let vocabulary = vocabulary();
+    let schema = |keys: &str| Rule::JsonSchema(serde_json::from_str(keys).unwrap());
+    let forth = schema(r#"{"properties": {"a": {"type": "null"}, "b": {"type": "null"}}}"#);
+    let back = schema(r#"{"properties": {"b": {"type": "null"}, "a": {"type": "null"}}}"#);
+    let compiled = |rule: &Rule| vocabulary.compiled(rule).unwrap();
+    let first = compiled(&forth);
+    assert!(Arc::ptr_eq(&first, &compiled(&forth)));
+    assert_eq!(forth, back, "to JSON these are equal");
+    assert!(
+        !Arc::ptr_eq(&first, &compiled(&back)),
+        "to a grammar they are not"
+    );
+    for n in 0..crate::limits::COMPILED_RULES_MAX {
+        compiled(&Rule::Regex(format!("x{{{}}}", n + 1)));
+    }
+    assert!(!Arc::ptr_eq(&first, &compiled(&forth)), "the oldest went");
+}
+
 /// Feeds `text` by the longest tokens that the mask allows; the end token last. True if all of it,
 /// and the end, was allowed.
 fn accepts(vocabulary: &Arc<GrammarVocabulary>, spec: &GrammarSpec, text: &str) -> bool {

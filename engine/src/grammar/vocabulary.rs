@@ -1,22 +1,25 @@
 //! The vocabulary as llguidance wants it: a trie over the bytes of all text tokens. Built once a
 //! model, on first use (about 100 ms for 150,000 tokens).
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use llguidance::ParserFactory;
 use llguidance::api::ParserLimits;
 use llguidance::earley::SlicedBiasComputer;
 use toktrie::{InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
-use super::GrammarError;
+use super::compile::{self, Compiled};
 use super::error::brief;
+use super::{GrammarError, Rule};
 use crate::TokenBytes;
-use crate::limits::{GRAMMAR_TOKEN_BYTES_MAX, LEXER_FUEL, STEP_LEXER_FUEL};
+use crate::limits::{COMPILED_RULES_MAX, GRAMMAR_TOKEN_BYTES_MAX, LEXER_FUEL, STEP_LEXER_FUEL};
 
 /// What all grammars of one model share.
 pub struct GrammarVocabulary {
     tokens: Arc<dyn TokenBytes>,
     factory: OnceLock<Result<ParserFactory, GrammarError>>,
+    /// Rules compiled before, the latest used last.
+    compiled: Mutex<Vec<(String, Arc<Compiled>)>>,
 }
 
 impl std::fmt::Debug for GrammarVocabulary {
@@ -33,6 +36,7 @@ impl GrammarVocabulary {
         Self {
             tokens,
             factory: OnceLock::new(),
+            compiled: Mutex::default(),
         }
     }
 
@@ -45,6 +49,41 @@ impl GrammarVocabulary {
             .get_or_init(|| build(&*self.tokens))
             .as_ref()
             .map_err(Clone::clone)
+    }
+}
+
+impl GrammarVocabulary {
+    /// The rule, compiled once: an agent sends the same tools with every step, and compiling them takes
+    /// longer than reusing its prompt. The last [`COMPILED_RULES_MAX`] are kept.
+    pub(super) fn compiled(&self, rule: &Rule) -> Result<Arc<Compiled>, GrammarError> {
+        // As text: to a schema the order of its keys matters, to the equality of JSON objects it does not.
+        let key = format!("{rule:?}");
+        if let Some(known) = self.known(&key) {
+            return Ok(known);
+        }
+        // Not under the lock: another answer need not wait for it.
+        let compiled = Arc::new(compile::rule(self, rule)?);
+        let mut kept = self.kept();
+        kept.retain(|(other, _)| *other != key);
+        kept.push((key, compiled.clone()));
+        if kept.len() > COMPILED_RULES_MAX {
+            kept.remove(0);
+        }
+        Ok(compiled)
+    }
+
+    fn known(&self, key: &str) -> Option<Arc<Compiled>> {
+        let mut kept = self.kept();
+        let at = kept.iter().position(|(other, _)| other == key)?;
+        let used = kept.remove(at);
+        let compiled = used.1.clone();
+        kept.push(used);
+        Some(compiled)
+    }
+
+    /// What a panic left behind is whole: entries are put in and taken out in one piece.
+    fn kept(&self) -> MutexGuard<'_, Vec<(String, Arc<Compiled>)>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

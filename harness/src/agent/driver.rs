@@ -16,7 +16,8 @@ use super::session::Session;
 use super::transcript::{Call, Entry, Record, ToolOutput, dangling_calls};
 use super::transcript_tool;
 use super::view::{Turn, View};
-use crate::error::Error;
+use crate::error::{Blame, Error};
+use crate::limits;
 use crate::tools::bound::{self, Keep, ReadOn, Source};
 use crate::tools::{Asker, Bounded, Cancel, Caps, Counter, Policy, ToolBox, ToolCall, ToolSpec};
 
@@ -57,6 +58,8 @@ pub struct Agent<'a> {
     /// The last full output, kept until it is recorded: a refit starts from the whole.
     last_output: Option<Bounded>,
     calls_made: u64,
+    /// Tokens of the context at most, where they follow from the last reply: measuring renders the prompt.
+    tokens_at_most: Option<usize>,
 }
 
 /// The hands an agent works with; apart from the session, which it owns.
@@ -79,23 +82,22 @@ impl<'a> Agent<'a> {
         specs.extend([finish_tool::spec(), transcript_tool::spec()]);
         specs.sort_by(|a, b| a.name.cmp(b.name));
         let now = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
-        let frozen = match Frozen::replay(session.records().iter().map(|r| &r.entry)) {
-            Some(frozen) => frozen,
-            None => {
-                session.append(Entry::Opened {
-                    version: SESSION_VERSION,
-                    model: hands.runtime.model().to_owned(),
-                    workspace: setup.workspace.display().to_string(),
-                    sections: now.clone(),
-                })?;
-                Frozen::new(now)
-            }
-        };
+        let known = Frozen::replay(session.records().iter().map(|r| &r.entry));
+        let frozen = known.unwrap_or_else(|| Frozen::new(now.clone()));
+        check_fixed(&budget, &frozen, &specs, &*hands.runtime)?;
+        if session.records().is_empty() {
+            session.append(Entry::Opened {
+                version: SESSION_VERSION,
+                model: hands.runtime.model().to_owned(),
+                workspace: setup.workspace.display().to_string(),
+                sections: now,
+            })?;
+        }
         let mut limits = Limits::with_threshold(budget.threshold());
         if let Some(rounds) = setup.rounds_max {
             limits.rounds_max = rounds;
         }
-        let agent = Agent {
+        Ok(Agent {
             calls_made: session.records().len() as u64,
             runtime: hands.runtime,
             tools: hands.tools,
@@ -111,9 +113,8 @@ impl<'a> Agent<'a> {
             specs,
             machine: Some(Machine::new(limits)),
             last_output: None,
-        };
-        agent.check_fixed()?;
-        Ok(agent)
+            tokens_at_most: None,
+        })
     }
 
     pub fn session(&self) -> &Session {
@@ -210,6 +211,8 @@ impl<'a> Agent<'a> {
             .ask(&ask, &mut |what| self.watch.streamed(&what))
         {
             Ok(reply) => reply,
+            // Asked wrongly: no retry and no other step would help.
+            Err(failed) if failed.error.blame() == Blame::Caller => return Err(failed.error),
             Err(failed) => {
                 return Ok(Event::ModelFailed {
                     error: failed.error.to_string(),
@@ -219,12 +222,14 @@ impl<'a> Agent<'a> {
         };
         self.record_step(&reply)?;
         self.watch.step_ended(&reply);
-        if reply.interrupted {
+        // Also where the reply was whole already: what it asks for is not done any more.
+        if reply.interrupted || self.cancel.is_cancelled() {
             return Ok(Event::Interrupt {
                 partial: Some(reply.answer),
             });
         }
         let tokens = reply.tokens;
+        self.tokens_at_most = Some(tokens + limits::RESULT_FRAME_TOKENS_MAX);
         Ok(Event::Answered {
             answer: self.with_call_ids(reply.answer),
             tokens,
@@ -245,6 +250,9 @@ impl<'a> Agent<'a> {
     }
 
     fn run_tool(&mut self, call: &Call) -> Result<Event, Error> {
+        if self.cancel.is_cancelled() {
+            return Ok(Event::Interrupt { partial: None });
+        }
         self.watch.call_begins(call);
         self.last_output = None;
         let output = if call.name == transcript_tool::NAME {
@@ -282,8 +290,11 @@ impl<'a> Agent<'a> {
 
     /// Fits an output to what the next request can hold, or says that there is no room.
     fn fit(&mut self, call: &Call, mut output: ToolOutput) -> Result<Event, Error> {
-        let tokens = self.measure()?;
         let need = self.runtime.count(&output.text);
+        let tokens = match self.tokens_at_most {
+            Some(tokens) if tokens + need <= self.budget.threshold() => tokens,
+            Some(_) | None => self.measure()?,
+        };
         if tokens + need > self.budget.threshold() {
             let Some(room) = self.budget.result_room(tokens) else {
                 return Ok(Event::NoRoom { output, tokens });
@@ -313,6 +324,10 @@ impl<'a> Agent<'a> {
         }
         self.watch.call_ended(call, &output);
         let tokens = tokens + self.runtime.count(&output.text);
+        // The next result of the same turn stands behind this one.
+        self.tokens_at_most = self
+            .tokens_at_most
+            .map(|_| tokens + limits::RESULT_FRAME_TOKENS_MAX);
         Ok(Event::ToolFinished { output, tokens })
     }
 
@@ -384,6 +399,7 @@ impl<'a> Agent<'a> {
                 format!("the summary would make {before} tokens {after}; nothing was dropped");
             return Ok(Event::CompactFailed { why });
         }
+        self.tokens_at_most = None;
         if let Entry::Compaction { tokens_after, .. } = &mut entry {
             *tokens_after = after;
         }
@@ -455,23 +471,25 @@ impl<'a> Agent<'a> {
         });
         self.runtime.measure(&View::of(&records), &self.specs)
     }
+}
 
-    fn check_fixed(&self) -> Result<(), Error> {
-        let count = |text: &str| self.runtime.count(text);
-        let mut pieces: Vec<(String, usize)> = self
-            .frozen
-            .sent()
-            .iter()
-            .map(|s| (s.name.clone(), count(&s.text)))
-            .collect();
-        let tools = self
-            .specs
-            .iter()
-            .map(|spec| count(&spec.to_function().to_string()))
-            .sum();
-        pieces.push(("tools".into(), tools));
-        self.budget.check_fixed(&pieces)
-    }
+fn check_fixed(
+    budget: &Budget,
+    frozen: &Frozen,
+    specs: &[ToolSpec],
+    runtime: &dyn Runtime,
+) -> Result<(), Error> {
+    let mut pieces: Vec<(String, usize)> = frozen
+        .sent()
+        .iter()
+        .map(|s| (s.name.clone(), runtime.count(&s.text)))
+        .collect();
+    let tools = specs
+        .iter()
+        .map(|spec| runtime.count(&spec.to_function().to_string()))
+        .sum();
+    pieces.push(("tools".into(), tools));
+    budget.check_fixed(&pieces)
 }
 
 /// The version of the session file's records.

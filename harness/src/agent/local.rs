@@ -135,11 +135,9 @@ impl Runtime for Local {
                 error,
             })?;
         let canceller = reply.canceller();
+        let _stops = ask.cancel.on_cancel(move || canceller.cancel());
         let mut answer = Answer::default();
         while let Some(event) = reply.recv() {
-            if ask.cancel.is_cancelled() {
-                canceller.cancel();
-            }
             match event {
                 ReplyEvent::Plan(plan) => watch(Streamed::Plan(plan)),
                 ReplyEvent::Text(text) => {

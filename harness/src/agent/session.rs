@@ -20,6 +20,8 @@ pub struct Session {
     file: File,
     records: Vec<Record>,
     clock: ClockMs,
+    /// Made here, not resumed.
+    created: bool,
 }
 
 /// What loading had to mend.
@@ -34,10 +36,9 @@ pub struct Mended {
 impl Session {
     /// Starts a session `id` under `dir`. The name must be new.
     pub fn create(dir: &Path, id: &str, clock: ClockMs) -> Result<Session, Error> {
-        std::fs::create_dir_all(dir)
-            .map_err(|e| Error::io("create the session folder", dir, &e))?;
+        private_folder(dir).map_err(|e| Error::io("create the session folder", dir, &e))?;
         let path = dir.join(format!("{id}.jsonl"));
-        let file = OpenOptions::new()
+        let file = private_file()
             .create_new(true)
             .read(true)
             .append(true)
@@ -50,6 +51,7 @@ impl Session {
             file,
             records: Vec::new(),
             clock,
+            created: true,
         })
     }
 
@@ -60,7 +62,14 @@ impl Session {
             .read(true)
             .append(true)
             .open(&path)
-            .map_err(|e| Error::io("open the session file", &path, &e))?;
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => Error::caller(format!(
+                    "there is no session {id} in {}; --resume alone takes the newest, and a goal comes \
+                     before it: ostler agent \"...\" --resume",
+                    dir.display()
+                )),
+                _ => Error::io("open the session file", &path, &e),
+            })?;
         lock(&file, &path)?;
         let (records, whole_bytes) = read_records(&file, &path)?;
         let length = file
@@ -78,6 +87,7 @@ impl Session {
             file,
             records,
             clock,
+            created: false,
         };
         let dangling = dangling_calls(&session.records);
         for call in &dangling {
@@ -123,6 +133,32 @@ impl Session {
     }
 }
 
+/// A session that nothing was written to leaves no file: there is nothing to resume.
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.created && self.records.is_empty() {
+            // A file that stays is ignored by `newest`.
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// What was said and read is the person's own.
+fn private_folder(dir: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(dir)
+}
+
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options
+}
+
 /// The id of the newest session under `dir`, by the time its file was last written.
 pub fn newest(dir: &Path) -> Result<Option<String>, Error> {
     let entries = match std::fs::read_dir(dir) {
@@ -134,7 +170,8 @@ pub fn newest(dir: &Path) -> Result<Option<String>, Error> {
         .flatten()
         .filter(|entry| entry.path().extension().is_some_and(|x| x == "jsonl"))
         .filter_map(|entry| {
-            let modified = entry.metadata().and_then(|m| m.modified()).ok()?;
+            let about = entry.metadata().ok().filter(|about| about.len() > 0)?;
+            let modified = about.modified().ok()?;
             let id = entry.path().file_stem()?.to_str()?.to_owned();
             Some((modified, id))
         })
@@ -303,7 +340,9 @@ mod tests {
     #[test]
     fn two_writers_are_refused() {
         let dir = tempfile::tempdir().expect("a folder");
-        let first = Session::create(dir.path(), "s", noon).expect("created");
+        let mut first = Session::create(dir.path(), "s", noon).expect("created");
+        let said = Entry::User { text: "one".into() };
+        first.append(said).expect("appended");
         let error = Session::resume(dir.path(), "s", noon)
             .err()
             .expect("refused")
@@ -311,5 +350,18 @@ mod tests {
         assert!(error.contains("in use"), "{error}");
         drop(first);
         Session::resume(dir.path(), "s", noon).expect("free again");
+    }
+
+    #[test]
+    fn a_session_that_was_refused_before_it_began_is_not_the_newest() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let mut real = Session::create(dir.path(), "real", noon).expect("created");
+        let said = Entry::User { text: "one".into() };
+        real.append(said).expect("appended");
+        drop(Session::create(dir.path(), "refused", noon).expect("created"));
+        assert!(!dir.path().join("refused.jsonl").exists());
+        std::fs::write(dir.path().join("crashed.jsonl"), "").expect("written");
+        let newest = newest(dir.path()).expect("listed");
+        assert_eq!(newest.as_deref(), Some("real"));
     }
 }

@@ -438,6 +438,9 @@ impl Call<'_> {
                 if !with_head {
                     (slice.system, slice.tools) = (&[], &[]);
                 }
+                // A template asks here whether there are tools, not which; to write them all again each
+                // turn is most of a render.
+                slice.tools = &slice.tools[..slice.tools.len().min(1)];
                 if let Some((marked, opening)) = self.behind(&slice, range.start - 1, last) {
                     let slice = self.slice(range, true);
                     return Ok(Some(Addition {

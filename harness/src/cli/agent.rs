@@ -3,11 +3,13 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Duration;
 
 use super::Exit;
 use super::args::AgentArgs;
+use super::interrupt::on_ctrl_c;
 use super::output::{Out, note};
-use super::visible::visible;
 use super::{loading, pieces, prompt_input, sampling};
 use crate::agent::driver::{Agent, Hands, Setup, Watch};
 use crate::agent::local::Local;
@@ -18,17 +20,28 @@ use crate::agent::transcript::{Call, ToolOutput};
 use crate::clock;
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::tools::clean::for_terminal;
 use crate::tools::{
     Answer, Asker, Cancel, Counter, Mode, Network, Policy, Question, Sandbox, SandboxConfig,
     ToolBox, ToolContext,
 };
 
+/// How often a wait for a person looks for Ctrl-C.
+const CANCEL_POLL: Duration = Duration::from_millis(50);
+
 pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let goal = prompt_input::prompt_text(env, &args.goal, &mut std::io::stdin().lock())?;
     let workspace = workspace(args.directory.as_deref())?;
     let sessions = env.data_dir()?.join("sessions");
-    let session = open_session(&sessions, args)?;
+    let resumed = resume(&sessions, args)?;
     let loaded = loading::load(env, &loading::options(&args.model)?, args.verbose)?;
+    let session = match resumed {
+        Some(session) => session,
+        None => {
+            let id = format!("{}-{:04x}", clock::stamp(), std::process::id() & 0xffff);
+            Session::create(&sessions, &id, clock::now_ms)?
+        }
+    };
     let model = loaded.model;
     let sandbox = sandbox(env, args, &workspace, &sessions.join(&session.id))?;
     note(&format!(
@@ -36,7 +49,10 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         session.id,
         workspace.display()
     ));
-    note(&format!("sandbox: {}", sandbox.active()));
+    match (args.no_sandbox, args.yes) {
+        (true, true) => note("sandbox: off (--no-sandbox), and --yes: commands run unasked"),
+        _ => note(&format!("sandbox: {}", sandbox.active())),
+    }
     let counting = Arc::clone(&model);
     let counter: Arc<Counter> = Arc::new(move |text: &str| counting.format.count(text));
     let mut tools = ToolBox::new(ToolContext {
@@ -61,7 +77,9 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         broken: None,
         at_line_start: true,
     };
-    let mut asker = Terminal;
+    let mut asker = Terminal {
+        cancel: cancel.clone(),
+    };
     let mode = match (args.yes, env.terminals.stdin) {
         (true, _) => Mode::Yes,
         (false, true) => Mode::Ask,
@@ -79,7 +97,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let setup = Setup {
         workspace,
         instructions: args.system.clone(),
-        rounds_max: args.max_rounds,
+        rounds_max: Some(args.max_rounds),
     };
     let mut agent = Agent::new(hands, session, setup)?;
     let outcome = agent.run(&goal)?;
@@ -94,6 +112,7 @@ fn close(outcome: &Outcome, session: &str) -> Result<Exit> {
         Outcome::Answered { cut, .. } => {
             if *cut {
                 note("(cut off: the reply limit was reached)");
+                return Ok(Exit::Unfinished);
             }
             Ok(Exit::Done)
         }
@@ -116,9 +135,10 @@ fn close(outcome: &Outcome, session: &str) -> Result<Exit> {
 
 fn workspace(given: Option<&Path>) -> Result<PathBuf> {
     let path = given.unwrap_or(Path::new("."));
-    let found = path
-        .canonicalize()
-        .map_err(|e| Error::io("open the folder to work in", path, &e))?;
+    let found = path.canonicalize().map_err(|e| {
+        let path = path.display();
+        Error::caller(format!("cannot work in {path}: {e}; name a folder with -C"))
+    })?;
     if !found.is_dir() {
         return Err(Error::caller(format!(
             "{} is not a folder; name one with -C",
@@ -128,10 +148,9 @@ fn workspace(given: Option<&Path>) -> Result<PathBuf> {
     Ok(found)
 }
 
-fn open_session(sessions: &Path, args: &AgentArgs) -> Result<Session> {
+fn resume(sessions: &Path, args: &AgentArgs) -> Result<Option<Session>> {
     let Some(wanted) = &args.resume else {
-        let id = format!("{}-{:04x}", clock::stamp(), std::process::id() & 0xffff);
-        return Session::create(sessions, &id, clock::now_ms);
+        return Ok(None);
     };
     let id = match wanted.as_str() {
         "last" => session::newest(sessions)?.ok_or_else(|| {
@@ -146,7 +165,7 @@ fn open_session(sessions: &Path, args: &AgentArgs) -> Result<Session> {
             mended.torn_bytes, mended.dangling_calls
         ));
     }
-    Ok(session)
+    Ok(Some(session))
 }
 
 fn sandbox(env: &Env, args: &AgentArgs, workspace: &Path, session_dir: &Path) -> Result<Sandbox> {
@@ -168,28 +187,13 @@ fn sandbox(env: &Env, args: &AgentArgs, workspace: &Path, session_dir: &Path) ->
 
 /// The first Ctrl-C ends the step that runs and keeps what there is; the second ends the program.
 fn cancel_on_interrupt(cancel: Cancel) -> Result<()> {
-    let failed =
-        |error: std::io::Error| Error::device(format!("cannot listen for Ctrl-C: {error}"));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_io()
-        .build()
-        .map_err(failed)?;
-    let listen = move || {
-        runtime.block_on(async {
-            while tokio::signal::ctrl_c().await.is_ok() {
-                if cancel.is_cancelled() {
-                    std::process::exit(i32::from(crate::error::EXIT_INTERRUPTED));
-                }
-                note("\nstopping; what there is stays");
-                cancel.cancel();
-            }
-        });
-    };
-    std::thread::Builder::new()
-        .name("ctrl-c".to_owned())
-        .spawn(listen)
-        .map_err(failed)?;
-    Ok(())
+    on_ctrl_c(move || {
+        if cancel.is_cancelled() {
+            std::process::exit(i32::from(crate::error::EXIT_INTERRUPTED));
+        }
+        cancel.cancel();
+        note("\nstopping; press Ctrl-C again to stop at once");
+    })
 }
 
 /// Shows a run: the model's words on stdout, everything else on stderr.
@@ -271,47 +275,74 @@ impl Watch for Screen<'_> {
 
     fn told(&mut self, text: &str) {
         self.end_line();
-        note(&format!("· {}", visible(text)));
+        note(&format!("· {}", for_terminal(text)));
     }
 }
 
 fn shortened(text: &str, chars_max: usize) -> String {
-    let mut shown: String = visible(text).chars().take(chars_max).collect();
+    let mut shown: String = for_terminal(text).chars().take(chars_max).collect();
     if text.chars().count() > chars_max {
         shown.push('…');
     }
     shown
 }
 
-/// Asks on the terminal.
-struct Terminal;
+/// Asks on the terminal, until an answer or Ctrl-C.
+struct Terminal {
+    cancel: Cancel,
+}
 
 impl Asker for Terminal {
     fn ask(&mut self, question: &Question) -> Answer {
-        let mut screen = std::io::stderr().lock();
         let prefix = question.prefix.as_ref().map(|words| words.join(" "));
         let offer = prefix
             .as_ref()
-            .map(|p| format!(", p = always `{}`", visible(p)))
+            .map(|p| format!(", p = always `{}`", for_terminal(p)))
             .unwrap_or_default();
-        let _ = write!(
-            screen,
-            "\nThe agent wants to {}, because it {}:\n\n{}\n\ny = yes, a = always this one{offer}, n = no, or say what to do instead: ",
-            question.what, question.why, question.shown
-        );
-        let _ = screen.flush();
-        let mut line = String::new();
-        if !std::io::stdin().is_terminal()
-            || !matches!(std::io::stdin().lock().read_line(&mut line), Ok(n) if n > 0)
         {
-            return Answer::No(None);
+            // Held no longer than it takes: whoever has a note to write meanwhile waits for it.
+            let mut screen = std::io::stderr().lock();
+            let _ = write!(
+                screen,
+                "\nThe agent wants to {}, because it {}:\n\n{}\n\ny = yes, a = always this one{offer}, n = no, or say what to do instead: ",
+                question.what, question.why, question.shown
+            );
+            let _ = screen.flush();
         }
+        let Some(line) = self.line() else {
+            return Answer::No(None);
+        };
         match line.trim() {
             "y" | "yes" => Answer::Once,
             "a" | "always" => Answer::AlwaysThis,
             "p" if prefix.is_some() => Answer::AlwaysPrefix,
             "" | "n" | "no" => Answer::No(None),
             instead => Answer::No(Some(instead.to_owned())),
+        }
+    }
+}
+
+impl Terminal {
+    /// A line that a person typed; `None` at the end of the input and after Ctrl-C, which does not end a
+    /// read: the thread that reads is left to wait, and the run is over.
+    fn line(&self) -> Option<String> {
+        if !std::io::stdin().is_terminal() {
+            return None;
+        }
+        let (sender, typed) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            if matches!(std::io::stdin().lock().read_line(&mut line), Ok(n) if n > 0) {
+                let _ = sender.send(line);
+            }
+        });
+        loop {
+            match typed.recv_timeout(CANCEL_POLL) {
+                Ok(line) => return Some(line),
+                Err(RecvTimeoutError::Timeout) if self.cancel.is_cancelled() => return None,
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
         }
     }
 }

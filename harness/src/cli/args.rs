@@ -8,7 +8,8 @@ Models: a name from `ostler list --all`, a path to a .gguf file, or a hub model:
 
 Files: fetched models lie in $OSTLER_HOME/models, else $XDG_CACHE_HOME/ostler/models,
   else ~/.cache/ostler/models; hub models in the hub's own cache, $HF_HOME/hub.
-  HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured.
+  HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured. Sessions of the agent and the history of the
+  chat lie in $OSTLER_HOME, else $XDG_DATA_HOME/ostler, else ~/.local/share/ostler.
 
 Exit codes:
   0    done; also when the reader of a pipe went away
@@ -17,7 +18,10 @@ Exit codes:
   4    the machine lacks something: memory, disk, network
   5    the agent stopped before the goal was reached; the reason has been printed
   70   a fault of ostler's own
-  130  stopped by Ctrl-C; what there was of an answer has been printed";
+  130  stopped by Ctrl-C; what there was of an answer has been printed. `serve` ends with 0:
+       Ctrl-C is how it is stopped";
+
+const THREADS_MAX: i64 = models::device::THREADS_MAX as i64;
 
 /// Run open models on your own machine. Without a command: a chat in the terminal.
 #[derive(Debug, Parser)]
@@ -71,10 +75,10 @@ pub struct ModelArgs {
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: String,
     /// Threads of the CPU; all cores without it.
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX))]
     pub threads: Option<u16>,
     /// Tokens of context. Without it: what the model was trained for, as far as memory allows.
-    #[arg(short, long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: Option<u32>,
     /// Memory for keys and values, e.g. 512MiB or 2GiB. Without it: a share of what is free.
     #[arg(long, value_name = "SIZE", value_parser = super::size::parse)]
@@ -94,25 +98,50 @@ pub enum KvTypeArg {
 #[derive(Clone, Debug, Args)]
 pub struct SamplingArgs {
     /// Tokens of the answer at most; the rest of the context without it.
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", allow_negative_numbers = true)]
     pub max_tokens: Option<usize>,
     /// 0 takes the likeliest token always; higher is more varied.
-    #[arg(long, value_name = "X", default_value_t = 0.7)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.7,
+        allow_negative_numbers = true
+    )]
     pub temperature: f32,
     /// Draw from the K likeliest tokens only; 0 for all.
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(
+        long,
+        value_name = "K",
+        default_value_t = 40,
+        allow_negative_numbers = true
+    )]
     pub top_k: usize,
     /// Draw from the fewest tokens that together have this probability.
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.95,
+        allow_negative_numbers = true
+    )]
     pub top_p: f32,
     /// Leave out tokens less likely than this share of the likeliest.
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    #[arg(
+        long,
+        value_name = "P",
+        default_value_t = 0.05,
+        allow_negative_numbers = true
+    )]
     pub min_p: f32,
     /// Make tokens of the last 64 less likely; 1 for not at all.
-    #[arg(long, value_name = "X", default_value_t = 1.0)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 1.0,
+        allow_negative_numbers = true
+    )]
     pub repetition_penalty: f32,
     /// The same seed, prompt and model give the same answer. Random without it (-v shows it).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }
 
@@ -169,7 +198,7 @@ pub struct BenchCacheArgs {
     #[command(flatten)]
     pub model: ModelArgs,
     /// Length of the prompt that is repeated, appended to and edited.
-    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(64..))]
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(128..))]
     pub prompt_tokens: u32,
     /// One JSON array of objects.
     #[arg(long, conflicts_with = "csv")]
@@ -210,7 +239,10 @@ pub struct AgentArgs {
     pub goal: Vec<String>,
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Approve what the rules would ask about. What leaves the folder still needs a person.
+    /// Approve what would be asked about. What leaves the folder still needs a person.
+    ///
+    /// Inside a verified sandbox commands need no question. Without one each asks, and where there is no
+    /// terminal to ask on it is denied.
     #[arg(short, long)]
     pub yes: bool,
     /// The folder to work in; the current one without it.
@@ -223,19 +255,24 @@ pub struct AgentArgs {
     #[arg(short, long, value_name = "TEXT")]
     pub system: Option<String>,
     /// Rounds of tools at most.
-    #[arg(long, value_name = "N")]
-    pub max_rounds: Option<usize>,
+    #[arg(long, value_name = "N", default_value_t = crate::limits::TOOL_ROUNDS_MAX, allow_negative_numbers = true)]
+    pub max_rounds: usize,
     /// Let commands reach the network.
     #[arg(long)]
     pub allow_network: bool,
-    /// Run commands without the sandbox; then each of them asks.
+    /// Run commands without the sandbox; then each of them asks, unless --yes is given.
     #[arg(long)]
     pub no_sandbox: bool,
     /// 0 takes the likeliest token always.
-    #[arg(long, value_name = "X", default_value_t = 0.0)]
+    #[arg(
+        long,
+        value_name = "X",
+        default_value_t = 0.0,
+        allow_negative_numbers = true
+    )]
     pub temperature: f32,
     /// The same seed, goal, folder and model give the same run.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,
     /// After each step, the pieces of its prompt: tokens, fingerprint, reused or computed.
     #[arg(short, long)]

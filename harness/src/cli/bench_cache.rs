@@ -27,10 +27,9 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
     let length = args.prompt_tokens as usize;
     let mut options = loading::options(&args.model)?;
     let longest = length + APPEND_TOKENS.max(SHIFT_TOKENS) + 1;
-    options.context_tokens.get_or_insert(longest);
     options
         .kv_room
-        .get_or_insert(KvRoom::Tokens(length * PROMPTS_RESIDENT));
+        .get_or_insert(KvRoom::Tokens(longest * PROMPTS_RESIDENT));
     let loaded = loading::load(env, &options, false)?;
     let have = loaded.model.engine.context().tokens;
     if have < longest {

@@ -17,11 +17,13 @@ use super::turn_input::{COMMANDS, ChatCommand, Lines, PlainLines, TerminalLines,
 use super::{loading, pieces, run as one_shot, sampling};
 use crate::chat::{Conversation, Message, ReplyOptions, Role};
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Blame, Error, Result};
 use crate::load::Loaded;
 
 pub fn run(env: &Env, args: &ChatArgs, out: &mut Out) -> Result<Exit> {
     let loaded = loading::load(env, &loading::options(&args.model)?, args.verbose)?;
+    // Before the line editor: it puts back the handlers that it finds.
+    let interrupts = Interrupts::listen()?;
     let mut lines: Box<dyn Lines> = if env.terminals.stdin && env.terminals.stdout {
         note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends the chat.");
         Box::new(TerminalLines::open(&env.data_dir()?)?)
@@ -34,7 +36,9 @@ pub fn run(env: &Env, args: &ChatArgs, out: &mut Out) -> Result<Exit> {
         conversation: one_shot::conversation(args.system.as_deref(), Vec::new()),
         loaded,
         args,
-        interrupts: Interrupts::listen()?,
+        interrupts,
+        piped: !env.terminals.stdin,
+        failed: None,
     };
     talk.run(&mut *lines, out)
 }
@@ -44,6 +48,10 @@ struct Talk<'a> {
     args: &'a ChatArgs,
     conversation: Conversation,
     interrupts: Interrupts,
+    /// Nobody is there to see that a turn could not be done: the exit code tells.
+    piped: bool,
+    /// The first that could not.
+    failed: Option<Blame>,
 }
 
 impl Talk<'_> {
@@ -51,7 +59,7 @@ impl Talk<'_> {
         let mut interrupted = false;
         loop {
             match read(lines)? {
-                Typed::End => return Ok(Exit::Done),
+                Typed::End => return Ok(self.exit()),
                 // As a shell does: the line is dropped, twice ends.
                 Typed::Interrupted if interrupted => return Ok(Exit::Interrupted),
                 Typed::Interrupted => {
@@ -62,10 +70,17 @@ impl Talk<'_> {
                 Typed::Mistyped(why) => note(&why),
                 Typed::Turn(text) if text.trim().is_empty() => {}
                 Typed::Turn(text) => self.survive(|talk| talk.turn(text, out))?,
-                Typed::Command(ChatCommand::Quit) => return Ok(Exit::Done),
+                Typed::Command(ChatCommand::Quit) => return Ok(self.exit()),
                 Typed::Command(command) => self.survive(|talk| talk.command(command, out))?,
             }
             interrupted = false;
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        match self.failed {
+            Some(blame) if self.piped => Exit::Partly(blame),
+            Some(_) | None => Exit::Done,
         }
     }
 
@@ -73,8 +88,9 @@ impl Talk<'_> {
     fn survive(&mut self, act: impl FnOnce(&mut Self) -> Result<()>) -> Result<()> {
         match act(self) {
             Err(Error::OutputClosed) => Err(Error::OutputClosed),
-            Err(error) if error.blame() == crate::error::Blame::Bug => Err(error),
+            Err(error) if error.blame() == Blame::Bug => Err(error),
             Err(error) => {
+                self.failed.get_or_insert(error.blame());
                 note(&format!("ostler: {error}"));
                 Ok(())
             }
@@ -219,7 +235,12 @@ impl Talk<'_> {
     }
 
     fn save(&self, file: &str, out: &mut Out) -> Result<()> {
-        let cannot = |error: std::io::Error| Error::device(format!("cannot write {file}: {error}"));
+        let cannot = |error: std::io::Error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::caller(format!(
+                "{file} is there already and was left as it is; write another name"
+            )),
+            _ => Error::device(format!("cannot write {file}: {error}")),
+        };
         // An existing file is someone's work.
         let mut target = std::fs::OpenOptions::new()
             .write(true)

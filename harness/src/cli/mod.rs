@@ -20,15 +20,15 @@ mod serve;
 mod show;
 mod size;
 mod turn_input;
-mod visible;
 
 use std::ffi::OsString;
 use std::io::Write;
 
-use clap::Parser;
+use clap::error::{ContextKind, ContextValue};
+use clap::{CommandFactory, Parser};
 
 use crate::env::Env;
-use crate::error::{Error, Result};
+use crate::error::{Blame, Error, Result};
 use args::{BenchCommand, Cli, Command};
 use output::Out;
 
@@ -40,13 +40,16 @@ pub enum Exit {
     Interrupted,
     /// The agent stopped before the goal was reached; the reason has been printed.
     Unfinished,
+    /// Something could not be done, the rest was; told already, with what was to blame.
+    Partly(Blame),
 }
 
 /// Runs the command line and returns the exit code (`ostler --help` lists them).
 pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
     let cli = match Cli::try_parse_from(args) {
         Ok(cli) => cli,
-        Err(error) => {
+        Err(mut error) => {
+            suggest_command(&mut error);
             // Help and version go to stdout and are no failure. A closed stdout is none either.
             let _ = error.print();
             return u8::try_from(error.exit_code()).unwrap_or(2);
@@ -54,6 +57,7 @@ pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
     };
     match env.and_then(|env| dispatch(&env, cli)) {
         Ok(Exit::Done) => 0,
+        Ok(Exit::Partly(blame)) => crate::error::exit_code(blame),
         Ok(Exit::Unfinished) => crate::error::EXIT_UNFINISHED,
         Ok(Exit::Interrupted) => crate::error::EXIT_INTERRUPTED,
         Err(Error::OutputClosed) => 0,
@@ -61,6 +65,22 @@ pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
             let _ = writeln!(std::io::stderr(), "ostler: {error}");
             error.exit_code()
         }
+    }
+}
+
+/// Names the commands that are one slip away: clap's own measure misses them in short words.
+fn suggest_command(error: &mut clap::Error) {
+    let Some(ContextValue::String(wanted)) = error.get(ContextKind::InvalidSubcommand) else {
+        return;
+    };
+    let command = Cli::command();
+    let known = command.get_subcommands().map(clap::Command::get_name);
+    let near = crate::store::nearest(wanted, known);
+    if !near.is_empty() {
+        error.insert(
+            ContextKind::SuggestedSubcommand,
+            ContextValue::Strings(near),
+        );
     }
 }
 
@@ -82,10 +102,22 @@ fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use super::*;
 
     #[test]
     fn the_command_line_is_sound() {
-        super::Cli::command().debug_assert();
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_slip_in_a_command_gets_a_suggestion() {
+        for (typed, meant) in [("rnu", "'run'"), ("sevre", "'serve'"), ("lst", "'list'")] {
+            let mut error = Cli::try_parse_from(["ostler", typed]).unwrap_err();
+            suggest_command(&mut error);
+            assert!(error.to_string().contains(meant), "{typed}: {error}");
+        }
+        let mut error = Cli::try_parse_from(["ostler", "zebra"]).unwrap_err();
+        suggest_command(&mut error);
+        assert!(!error.to_string().contains("tip:"), "{error}");
     }
 }

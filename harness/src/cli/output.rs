@@ -3,9 +3,9 @@
 
 use std::io::{self, Write};
 
-use super::visible::visible;
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::tools::clean::for_terminal;
 
 pub struct Out {
     sink: Box<dyn Write + Send>,
@@ -38,7 +38,7 @@ impl Out {
     /// or a file goes exactly what the model said.
     pub fn model_text(&mut self, text: &str) -> Result<()> {
         let text = if self.terminal {
-            visible(text)
+            for_terminal(text)
         } else {
             text.into()
         };

@@ -13,7 +13,7 @@ pub fn prompt_text(env: &Env, words: &[String], stdin: &mut dyn Read) -> Result<
     let wants_stdin = words.iter().any(|word| word == "-");
     if words.is_empty() && env.terminals.stdin {
         return Err(Error::caller(
-            "no prompt; write `ostler run \"...\"`, or `ostler` for a chat",
+            "there is no prompt; write it behind the command, in quotes (`ostler` alone is a chat)",
         ));
     }
     let piped = if wants_stdin || words.is_empty() {

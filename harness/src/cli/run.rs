@@ -11,11 +11,11 @@ use super::args::RunArgs;
 use super::figures::Figures;
 use super::interrupt::Interrupts;
 use super::output::{Out, note};
-use super::visible::visible;
 use super::{loading, pieces, prompt_input, sampling};
 use crate::chat::{ChatModel, Conversation, Message, ReplyOptions, SystemPart};
 use crate::env::Env;
 use crate::error::Result;
+use crate::tools::clean::for_terminal;
 
 pub fn run(env: &Env, args: &RunArgs, out: &mut Out) -> Result<Exit> {
     let text = prompt_input::prompt_text(env, &args.prompt, &mut std::io::stdin().lock())?;
@@ -76,7 +76,10 @@ pub fn close(figures: &Figures<'_>, answer: &Answer, verbose: bool, seed: Option
         note("(cut off: --max-tokens or the end of the context was reached)");
     }
     if verbose && !answer.thinking.is_empty() {
-        note(&format!("thought: {}", visible(answer.thinking.trim())));
+        note(&format!(
+            "thought: {}",
+            for_terminal(answer.thinking.trim())
+        ));
     }
     if verbose {
         note(&pieces::table(&answer.report.pieces));

@@ -8,10 +8,10 @@ use super::Exit;
 use super::args::ShowArgs;
 use super::models::open_store;
 use super::output::Out;
-use super::visible::visible;
 use crate::env::Env;
 use crate::error::Result;
 use crate::store::{Found, bytes, file_sha256};
+use crate::tools::clean::for_terminal;
 
 pub fn run(env: &Env, args: &ShowArgs, out: &mut Out) -> Result<Exit> {
     let mut found = open_store(env)?.find(&args.model)?;
@@ -47,10 +47,10 @@ pub fn run(env: &Env, args: &ShowArgs, out: &mut Out) -> Result<Exit> {
         out.line(&serde_json::to_string_pretty(&shown).expect("plain JSON"))?;
     } else {
         for (label, value) in rows(&found, &summary, config.as_ref().ok(), template) {
-            out.line(&format!("{label:14}{}", visible(&value)))?;
+            out.line(&format!("{label:14}{}", for_terminal(&value)))?;
         }
         for warning in warnings {
-            out.line(&format!("{:14}{}", "note", visible(&warning)))?;
+            out.line(&format!("{:14}{}", "note", for_terminal(&warning)))?;
         }
     }
     Ok(Exit::Done)

@@ -21,6 +21,8 @@ pub trait Lines {
 
 pub enum Line {
     Text(String),
+    /// Bytes that are no text; the line is gone, the chat goes on.
+    NotText,
     /// Ctrl-C at the prompt.
     Interrupted,
     End,
@@ -59,6 +61,9 @@ impl Lines for TerminalLines {
             }
             Err(ReadlineError::Interrupted) => Ok(Line::Interrupted),
             Err(ReadlineError::Eof) => Ok(Line::End),
+            Err(ReadlineError::Io(error)) if error.kind() == std::io::ErrorKind::InvalidData => {
+                Ok(Line::NotText)
+            }
             Err(error) => Err(Error::device(format!(
                 "cannot read from the terminal: {error}"
             ))),
@@ -73,17 +78,17 @@ pub struct PlainLines<R> {
 
 impl<R: BufRead> Lines for PlainLines<R> {
     fn next(&mut self, _prompt: &str) -> Result<Line> {
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         let count = self
             .reader
-            .read_line(&mut text)
-            .map_err(|error| Error::caller(format!("cannot read standard input: {error}")))?;
-        let text = text.strip_suffix('\n').unwrap_or(&text);
-        let text = text.strip_suffix('\r').unwrap_or(text);
-        Ok(if count == 0 {
-            Line::End
-        } else {
-            Line::Text(text.to_owned())
+            .read_until(b'\n', &mut bytes)
+            .map_err(|error| Error::device(format!("cannot read standard input: {error}")))?;
+        let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        Ok(match std::str::from_utf8(line) {
+            Ok(_) if count == 0 => Line::End,
+            Ok(text) => Line::Text(text.to_owned()),
+            Err(_) => Line::NotText,
         })
     }
 }
@@ -140,6 +145,7 @@ const FENCE: &str = "\"\"\"";
 pub fn read(lines: &mut dyn Lines) -> Result<Typed> {
     let first = match lines.next("> ")? {
         Line::Text(text) => text,
+        Line::NotText => return Ok(not_text()),
         Line::Interrupted => return Ok(Typed::Interrupted),
         Line::End => return Ok(Typed::End),
     };
@@ -153,6 +159,7 @@ pub fn read(lines: &mut dyn Lines) -> Result<Typed> {
         text.push('\n');
         line = match lines.next(". ")? {
             Line::Text(next) => next,
+            Line::NotText => return Ok(not_text()),
             Line::Interrupted => return Ok(Typed::Interrupted),
             Line::End => String::new(),
         };
@@ -175,6 +182,7 @@ fn read_fenced(lines: &mut dyn Lines, rest_of_first: &str) -> Result<Typed> {
         }
         line = match lines.next(". ")? {
             Line::Text(next) => next,
+            Line::NotText => return Ok(not_text()),
             Line::Interrupted => return Ok(Typed::Interrupted),
             Line::End => break,
         };
@@ -184,8 +192,12 @@ fn read_fenced(lines: &mut dyn Lines, rest_of_first: &str) -> Result<Typed> {
     Ok(Typed::Turn(text.to_owned()))
 }
 
+fn not_text() -> Typed {
+    Typed::Mistyped("that was not valid UTF-8 and was not sent; type it again".to_owned())
+}
+
 fn classify(text: String) -> Typed {
-    let Some(command) = text.strip_prefix('/') else {
+    let Some(command) = text.trim_start().strip_prefix('/') else {
         return Typed::Turn(text);
     };
     if command.starts_with('/') {
@@ -202,7 +214,7 @@ fn classify(text: String) -> Typed {
         "new" => ChatCommand::New,
         "undo" => ChatCommand::Undo,
         "system" => ChatCommand::System(rest),
-        "save" => ChatCommand::Save(rest),
+        "save" => ChatCommand::Save(unquoted(&rest).to_owned()),
         "quit" | "exit" | "bye" => ChatCommand::Quit,
         _ => {
             let known = COMMANDS
@@ -217,6 +229,12 @@ fn classify(text: String) -> Typed {
             ));
         }
     })
+}
+
+/// A file's name as a shell would take it.
+fn unquoted(text: &str) -> &str {
+    let inside = |quote: char| text.strip_prefix(quote)?.strip_suffix(quote);
+    inside('"').or_else(|| inside('\'')).unwrap_or(text)
 }
 
 #[cfg(test)]
@@ -262,11 +280,26 @@ mod tests {
                 vec![Typed::Command(ChatCommand::System("be  brief".into()))],
             ),
             ("//etc/hosts", vec![turn("/etc/hosts")]),
+            ("  /quit", vec![Typed::Command(ChatCommand::Quit)]),
+            (
+                "/save \"my notes.md\"",
+                vec![Typed::Command(ChatCommand::Save("my notes.md".into()))],
+            ),
             ("", vec![]),
         ];
         for (input, expect) in cases {
             assert_eq!(all(input), expect, "{input:?}");
         }
+    }
+
+    #[test]
+    fn a_line_that_is_not_text_costs_that_line_only() {
+        let mut lines = PlainLines {
+            reader: &b"caf\xe9\nnext\n"[..],
+        };
+        assert!(matches!(read(&mut lines).unwrap(), Typed::Mistyped(why) if why.contains("UTF-8")));
+        assert_eq!(read(&mut lines).unwrap(), turn("next"));
+        assert_eq!(read(&mut lines).unwrap(), Typed::End);
     }
 
     #[test]

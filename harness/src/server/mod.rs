@@ -7,6 +7,7 @@ mod openai;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, State};
 use axum::http::StatusCode;
@@ -87,13 +88,24 @@ pub struct Listen {
 impl Listen {
     /// Binds. Without a key only loopback is served: whoever reaches the port can use the model.
     pub async fn bind(&self) -> Result<TcpListener, Error> {
-        if self.api_key.is_none() && !guard::is_loopback(&self.host) {
+        let host = self.host.trim_start_matches('[').trim_end_matches(']');
+        let addresses: Vec<SocketAddr> = tokio::net::lookup_host((host, self.port))
+            .await
+            .map(Iterator::collect)
+            .unwrap_or_default();
+        if addresses.is_empty() {
+            return Err(Error::caller(format!(
+                "--host {}: there is no such address or name; listen on 127.0.0.1",
+                self.host
+            )));
+        }
+        if self.api_key.is_none() && !addresses.iter().all(|a| a.ip().is_loopback()) {
             return Err(Error::caller(format!(
                 "--host {} can be reached by other machines; add --api-key KEY, or listen on 127.0.0.1",
                 self.host
             )));
         }
-        TcpListener::bind((self.host.as_str(), self.port))
+        TcpListener::bind(&addresses[..])
             .await
             .map_err(|e| match e.kind() {
                 std::io::ErrorKind::AddrInUse => Error::device(format!(
@@ -105,7 +117,8 @@ impl Listen {
     }
 }
 
-/// Serves until `stop` resolves.
+/// Serves until `stop` resolves and the answers that are being given then are given. A connection that
+/// sends nothing, or half a request, is not waited for.
 pub async fn serve(
     service: Arc<Service>,
     listen: &Listen,
@@ -113,10 +126,34 @@ pub async fn serve(
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> Result<(), Error> {
     let guard = guard::Guard::new(listen.host.clone(), listen.api_key.as_deref());
-    axum::serve(listener, router(service, guard))
-        .with_graceful_shutdown(stop)
-        .await
-        .map_err(|e| Error::device(format!("the server stopped: {e}")))
+    let (stopping, stopped) = tokio::sync::oneshot::channel();
+    let stop = async {
+        stop.await;
+        let _ = stopping.send(());
+    };
+    let answered = {
+        let model = Arc::clone(&service.model);
+        async move {
+            // Nobody stops a server whose `serve` has ended.
+            if stopped.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+            let mut idle = 0;
+            while idle < limits::IDLE_LOOKS_BEFORE_STOP {
+                tokio::time::sleep(Duration::from_millis(limits::IDLE_LOOK_MS)).await;
+                let stats = model.engine.stats_async().await;
+                let busy = stats.is_ok_and(|stats| stats.active + stats.waiting > 0);
+                idle = if busy { 0 } else { idle + 1 };
+            }
+        }
+    };
+    let serving = axum::serve(listener, router(service, guard)).with_graceful_shutdown(stop);
+    tokio::select! {
+        ended = serving.into_future() => {
+            ended.map_err(|e| Error::device(format!("the server stopped: {e}")))
+        }
+        () = answered => Ok(()),
+    }
 }
 
 fn router(service: Arc<Service>, guard: guard::Guard) -> Router {
@@ -131,7 +168,7 @@ fn router(service: Arc<Service>, guard: guard::Guard) -> Router {
 }
 
 async fn health(State(service): State<Arc<Service>>) -> Response {
-    match service.model.engine.stats() {
+    match service.model.engine.stats_async().await {
         Ok(stats) => {
             Json(json!({ "status": "ok", "running": stats.active, "waiting": stats.waiting }))
                 .into_response()

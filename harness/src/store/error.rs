@@ -160,8 +160,15 @@ pub fn nearest<'n>(wanted: &str, known: impl Iterator<Item = &'n str>) -> Vec<St
     let wanted = wanted.to_ascii_lowercase();
     let mut scored: Vec<(f64, &str)> = known
         .map(|name| {
+            let name_lower = name.to_ascii_lowercase();
+            let one_slip = strsim::osa_distance(&wanted, &name_lower) <= 1;
+            let likeness = strsim::jaro_winkler(&wanted, &name_lower);
             (
-                strsim::jaro_winkler(&wanted, &name.to_ascii_lowercase()),
+                if one_slip {
+                    likeness.max(NEAR)
+                } else {
+                    likeness
+                },
                 name,
             )
         })
@@ -180,7 +187,7 @@ fn did_you_mean(near: &[String]) -> String {
         [] => String::new(),
         [first, rest @ ..] => {
             let others: String = rest.iter().map(|name| format!(" or {name}")).collect();
-            format!(": did you mean {first}{others}?")
+            format!(" (did you mean {first}{others}?)")
         }
     }
 }

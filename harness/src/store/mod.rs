@@ -340,7 +340,7 @@ impl Store {
             path: folder.join(&receipt.files[0].path),
             size_bytes: receipt.size_bytes(),
             sha256: match &receipt.files[..] {
-                [one] => one.sha256.clone(),
+                [one] if receipt.untouched(folder) => one.sha256.clone(),
                 _ => None,
             },
             origin,

@@ -129,7 +129,9 @@ fn near_files(path: &Path) -> Vec<String> {
         .file_name()
         .and_then(|name| name.to_str())
         .unwrap_or_default();
-    nearest(wanted, names.iter().map(String::as_str))
+    // The name itself is there where a link leads nowhere, or to what is no file.
+    let others = names.iter().filter(|name| *name != wanted);
+    nearest(wanted, others.map(String::as_str))
 }
 
 fn parse_hub(text: &str) -> Result<HubRef, StoreError> {

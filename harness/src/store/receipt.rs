@@ -63,6 +63,17 @@ impl Receipt {
             .then(|| folder.join(&self.files[0].path))
     }
 
+    /// Whether the files are no newer than the receipt: then its checksums are still theirs.
+    pub fn untouched(&self, folder: &Path) -> bool {
+        let written = |path: PathBuf| fs::metadata(path).and_then(|meta| meta.modified());
+        let Ok(receipt) = written(folder.join(RECEIPT_FILE)) else {
+            return false;
+        };
+        self.files
+            .iter()
+            .all(|kept| written(folder.join(&kept.path)).is_ok_and(|file| file <= receipt))
+    }
+
     pub fn size_bytes(&self) -> u64 {
         self.files.iter().map(|kept| kept.size_bytes).sum()
     }
@@ -126,5 +137,23 @@ mod tests {
             receipt.whole(folder.path()),
             Some(folder.path().join("m.gguf"))
         );
+        let written = fs::metadata(folder.path().join(RECEIPT_FILE)).unwrap();
+        let file = fs::File::options()
+            .write(true)
+            .open(folder.path().join("m.gguf"))
+            .unwrap();
+        let at = |seconds: i64| {
+            let second = std::time::Duration::from_secs(1);
+            let written = written.modified().unwrap();
+            let time = if seconds < 0 {
+                written - second
+            } else {
+                written + second
+            };
+            file.set_modified(time).unwrap();
+            receipt.untouched(folder.path())
+        };
+        assert!(at(-1));
+        assert!(!at(1), "it was written to since");
     }
 }

@@ -12,9 +12,9 @@ use std::io::{self, PipeReader, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::artifacts::Artifacts;
@@ -26,8 +26,15 @@ use crate::limits::{
 };
 
 /// Ends a running tool from another thread.
-#[derive(Clone, Debug, Default)]
-pub struct Cancel(Arc<AtomicBool>);
+#[derive(Clone, Default)]
+pub struct Cancel(Arc<Wish>);
+
+/// That something should end, and how to tell it.
+#[derive(Default)]
+struct Wish {
+    set: AtomicBool,
+    stop: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
 
 impl Cancel {
     pub fn new() -> Cancel {
@@ -35,11 +42,43 @@ impl Cancel {
     }
 
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.0.set.store(true, Ordering::SeqCst);
+        self.tell();
     }
 
     pub fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.0.set.load(Ordering::SeqCst)
+    }
+
+    /// Calls `stop` once if this is cancelled (at once if it has been) before the guard is dropped. For
+    /// what cannot look at [`Cancel::is_cancelled`] while it waits; one at a time.
+    pub fn on_cancel(&self, stop: impl FnOnce() + Send + 'static) -> OnCancel<'_> {
+        *self.0.stop.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(stop));
+        if self.is_cancelled() {
+            self.tell();
+        }
+        OnCancel(self)
+    }
+
+    fn tell(&self) {
+        let stop = self
+            .0
+            .stop
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(stop) = stop {
+            stop();
+        }
+    }
+}
+
+/// While this lives, cancelling calls what was given to [`Cancel::on_cancel`].
+pub struct OnCancel<'a>(&'a Cancel);
+
+impl Drop for OnCancel<'_> {
+    fn drop(&mut self) {
+        *self.0.0.stop.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 }
 

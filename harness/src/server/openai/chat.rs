@@ -6,6 +6,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::{Finish, Logprob};
@@ -22,11 +23,34 @@ use crate::limits;
 use crate::server::Service;
 
 /// Answers one request.
-pub async fn completions(State(service): State<Arc<Service>>, body: Bytes) -> Response {
-    match start(&service, &body) {
+pub async fn completions(
+    State(service): State<Arc<Service>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
+    let started = body
+        .map_err(|refused| unread(&refused))
+        .and_then(|body| start(&service, &body));
+    match started {
         Ok((reply, job)) if job.stream => stream(&service, reply, job),
         Ok((reply, job)) => whole(&service, reply, &job).await,
         Err(error) => error.into_response(),
+    }
+}
+
+/// A body that could not be read to its end.
+fn unread(refused: &BytesRejection) -> ApiError {
+    let status = refused.status();
+    let message = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => format!(
+            "the body is longer than {} MiB, more than any context window holds",
+            limits::BODY_BYTES_MAX >> 20
+        ),
+        _ => format!("the body could not be read: {}", refused.body_text()),
+    };
+    ApiError {
+        status,
+        message,
+        param: None,
     }
 }
 
@@ -40,15 +64,13 @@ fn start(service: &Arc<Service>, body: &[u8]) -> Result<(Reply, Answering), ApiE
     let mut reader = serde_json::Deserializer::from_slice(body);
     let request: ChatRequest = serde_path_to_error::deserialize(&mut reader).map_err(|error| {
         let path = error.path().to_string();
-        let place = if path == "." {
-            String::new()
-        } else {
-            format!("{path}: ")
-        };
-        ApiError::bad(
-            "body",
-            format!("{place}the body is not a chat request: {}", error.inner()),
-        )
+        match path.as_str() {
+            "." => ApiError::bad(
+                "body",
+                format!("the body is not a chat request: {}", error.inner()),
+            ),
+            _ => ApiError::bad(path.clone(), format!("`{path}`: {}", error.inner())),
+        }
     })?;
     reader.end().map_err(|error| {
         ApiError::bad("body", format!("the body is not one JSON object: {error}"))

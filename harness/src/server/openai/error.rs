@@ -30,20 +30,21 @@ pub fn refuse(status: StatusCode, message: &str) -> Response {
 pub struct ApiError {
     pub status: StatusCode,
     pub message: String,
-    pub param: Option<&'static str>,
+    /// The field that is wrong, as a path.
+    pub param: Option<String>,
 }
 
 impl ApiError {
-    pub fn bad(param: &'static str, message: impl Into<String>) -> ApiError {
+    pub fn bad(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         ApiError {
             status: StatusCode::BAD_REQUEST,
             message: message.into(),
-            param: Some(param),
+            param: Some(param.into()),
         }
     }
 
     pub fn body(&self) -> Value {
-        body(self.status, &self.message, self.param)
+        body(self.status, &self.message, self.param.as_deref())
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 /// A request. Fields that only change accounting (`user`, `store`, `metadata`, …) are ignored.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+#[serde(expecting = "an object with `messages`")]
 pub struct ChatRequest {
     pub model: Option<String>,
     pub messages: Vec<WireMessage>,
@@ -39,11 +40,13 @@ pub struct ChatRequest {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
+#[serde(expecting = "an object")]
 pub struct StreamOptions {
     pub include_usage: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `role` and `content`")]
 pub struct WireMessage {
     pub role: String,
     #[serde(default)]
@@ -59,12 +62,14 @@ pub struct WireMessage {
 /// A text, or parts.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
+#[serde(expecting = "a string, or an array of parts")]
 pub enum Content {
     Text(String),
     Parts(Vec<Part>),
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `type`")]
 pub struct Part {
     #[serde(rename = "type")]
     pub kind: String,
@@ -73,6 +78,7 @@ pub struct Part {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(expecting = "an object with `function`")]
 pub struct WireCall {
     #[serde(default)]
     pub id: Option<String>,
@@ -80,6 +86,7 @@ pub struct WireCall {
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(expecting = "an object with `name` and `arguments`")]
 pub struct WireFunction {
     pub name: String,
     /// A JSON text; some clients send the object itself.
@@ -88,6 +95,7 @@ pub struct WireFunction {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `type` and `function`")]
 pub struct WireTool {
     #[serde(rename = "type")]
     pub kind: String,
@@ -96,6 +104,7 @@ pub struct WireTool {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `name` and `parameters`")]
 pub struct WireToolFunction {
     pub name: String,
     #[serde(default)]
@@ -106,17 +115,20 @@ pub struct WireToolFunction {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
+#[serde(expecting = "\"auto\", \"none\", \"required\", or an object that names a function")]
 pub enum WireChoice {
     Word(String),
     Named { function: NamedFunction },
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `name`")]
 pub struct NamedFunction {
     pub name: String,
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `type`")]
 pub struct WireFormat {
     #[serde(rename = "type")]
     pub kind: String,
@@ -125,6 +137,7 @@ pub struct WireFormat {
 }
 
 #[derive(Debug, Deserialize)]
+#[serde(expecting = "an object with `schema`")]
 pub struct WireSchema {
     #[serde(default)]
     pub schema: Option<Value>,
@@ -132,6 +145,7 @@ pub struct WireSchema {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
+#[serde(expecting = "a string, or an array of strings")]
 pub enum OneOrMany {
     One(String),
     Many(Vec<String>),
