@@ -269,7 +269,7 @@ fn prompts(name: &str, end: &str, remembers: bool, fresh_each_time: bool) -> Vec
         let sampled = sampled_ids(&format, step, end);
         let message = reply(step, (!remembers).then_some(&sampled));
         if remembers {
-            format.remember(&talk, &composed, &message, &sampled);
+            format.remember(&composed, &message, &sampled);
         }
         sent = ids.clone();
         sent.extend(&sampled);
@@ -564,7 +564,7 @@ fn a_clock_in_the_template_does_not_break_the_prefix() {
     // Two seconds later the client sends its history back; the server knows the reply ...
     let sampled = format.tokenizer().encode("ok", Specials::Plain);
     let reply = Message::assistant("ok", Vec::new());
-    format.remember(&talk, &first, &reply, &sampled);
+    format.remember(&first, &reply, &sampled);
     talk.messages.extend([reply, Message::user("more")]);
     talk.clock = noon(2);
     format.settle_clock(&mut talk);
@@ -615,7 +615,6 @@ fn an_echoed_reply_is_recognised() {
     };
     let sampled = [1, 2, 3];
     format.remember(
-        &talk,
         &first,
         &Message::assistant("Look:\n", call(r#"{"command":"ls"}"#)),
         &sampled,

@@ -3,6 +3,7 @@
 //! Invariant (law 3): until a template rewrites what was sent, the ids of a conversation begin with
 //! the ids of the same conversation one turn earlier, plus the ids that were sampled then.
 
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,7 +13,7 @@ use models::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use super::marks::Marked;
-use super::message::{Conversation, Message, Role, SystemPart, Tool};
+use super::message::{Conversation, Digests, Message, Role, SystemPart, Tool};
 use super::render::{OPENER, Renderer, Slice, message_name};
 use super::runs::{Runs, Start, Stretch};
 use super::thread::{Clocks, Thread, Threads};
@@ -30,6 +31,7 @@ pub struct Composed {
     /// The template rewrites earlier turns, so this prompt does not begin with the one before.
     pub rewritten: bool,
     thread: Thread,
+    digests: Digests,
 }
 
 /// A model's tokenizer and template, and the threads of the conversations it has seen.
@@ -73,52 +75,61 @@ impl ChatFormat {
     /// The prompt that asks for the next assistant message.
     pub fn compose(&self, conversation: &Conversation) -> Result<Composed, Error> {
         let prepared = self.prepared(conversation);
+        let digests = prepared.digests();
         let call = Call {
             format: self,
             conversation: &prepared,
         };
-        match call.follow()? {
-            Some(composed) => Ok(composed),
-            None => call.afresh(),
-        }
+        let (drawn, rewritten) = match call.follow(&digests.upto)? {
+            Some(drawn) => (drawn, false),
+            None => (call.afresh()?, true),
+        };
+        let pieces = drawn.thread.pieces().to_vec();
+        let prompt =
+            Prompt::new(pieces.clone()).unwrap_or_else(|_| Prompt::in_template_order(pieces));
+        Ok(Composed {
+            prompt,
+            opening: drawn.opening,
+            rewritten,
+            thread: drawn.thread,
+            digests,
+        })
     }
 
     /// Remembers that `reply` followed `composed` and was sampled as `ids`, so that the same words
     /// sent back are these ids again.
-    pub fn remember(
-        &self,
-        conversation: &Conversation,
-        composed: &Composed,
-        reply: &Message,
-        ids: &[u32],
-    ) {
-        let mut prepared = self.prepared(conversation);
+    pub fn remember(&self, composed: &Composed, reply: &Message, ids: &[u32]) {
         let mut thread = composed.thread.clone();
-        self.splice(&mut thread, prepared.messages.len(), ids);
+        let number = composed.digests.upto.len() - 1;
+        self.splice(&mut thread, number, ids);
         // It comes back from a client as words, from our own transcript with its ids.
         for sampled in [None, Some(Arc::from(ids))] {
-            prepared.messages.push(Message {
+            let said = Message {
                 sampled,
                 ..reply.clone()
-            });
-            if let Some(digest) = prepared.digests().pop() {
-                self.threads.put(digest, thread.clone());
-            }
-            prepared.messages.pop();
+            };
+            self.threads
+                .put(composed.digests.with(&said), thread.clone());
         }
     }
 
     /// For a caller that keeps no session (the HTTP server): the clock of the day's first call with this
     /// beginning, so that a template that tells the time tells a conversation one time only.
     pub fn settle_clock(&self, conversation: &mut Conversation) {
-        let digests = conversation.digests();
+        let digests = conversation.digests().upto;
         let beginning = digests[digests.len().min(2) - 1];
         conversation.clock = self.clocks.settle(beginning, &conversation.clock);
     }
 
     /// The tools sorted by name; where the template has no place for them, they are a part of the
     /// system message. The parts stand in the order of their layers.
-    fn prepared(&self, conversation: &Conversation) -> Conversation {
+    fn prepared<'a>(&self, conversation: &'a Conversation) -> Cow<'a, Conversation> {
+        let tools_stay = conversation.tools.is_empty() || self.template.supports_tools();
+        let in_order = conversation.tools.is_sorted_by(|a, b| a.name <= b.name)
+            && conversation.system.is_sorted_by_key(|part| part.layer);
+        if tools_stay && in_order {
+            return Cow::Borrowed(conversation);
+        }
         let mut conversation = conversation.clone();
         conversation.tools.sort_by(|a, b| a.name.cmp(&b.name));
         if !conversation.tools.is_empty() && !self.template.supports_tools() {
@@ -132,7 +143,7 @@ impl ChatFormat {
             conversation.tools.clear();
         }
         conversation.system.sort_by_key(|part| part.layer);
-        conversation
+        Cow::Owned(conversation)
     }
 
     /// Puts what was sampled as message `number` behind the opening of the reply.
@@ -211,6 +222,12 @@ impl ChatFormat {
     }
 }
 
+/// The ids of a whole prompt, and the text that opens the reply at its end.
+struct Drawn {
+    thread: Thread,
+    opening: String,
+}
+
 /// One composition.
 struct Call<'a> {
     format: &'a ChatFormat,
@@ -229,9 +246,8 @@ struct Addition<'a> {
 impl Call<'_> {
     /// Goes on from the longest thread known, splicing in what was sampled. `None`: the template
     /// rewrites earlier turns.
-    fn follow(&self) -> Result<Option<Composed>, Error> {
+    fn follow(&self, digests: &[[u8; 32]]) -> Result<Option<Drawn>, Error> {
         let messages = &self.conversation.messages;
-        let digests = self.conversation.digests();
         let known = (1..=messages.len())
             .rev()
             .filter(|k| messages[k - 1].role == Role::Assistant)
@@ -249,15 +265,15 @@ impl Call<'_> {
         let Some(opening) = self.extend(&mut thread, done..messages.len())? else {
             return Ok(None);
         };
-        Ok(Some(finish(thread, opening, false)))
+        Ok(Some(Drawn { thread, opening }))
     }
 
     /// The whole conversation in one render, as a stranger to it would send it.
-    fn afresh(&self) -> Result<Composed, Error> {
+    fn afresh(&self) -> Result<Drawn, Error> {
         let mut thread = Thread::default();
         let all = 0..self.conversation.messages.len();
         let opening = self.extend(&mut thread, all)?.unwrap_or_default();
-        Ok(finish(thread, opening, true))
+        Ok(Drawn { thread, opening })
     }
 
     /// Adds the messages of `range` and the opening of the reply behind them.
@@ -512,16 +528,5 @@ impl Call<'_> {
                 text: String::new(),
             }]);
         }
-    }
-}
-
-fn finish(thread: Thread, opening: String, rewritten: bool) -> Composed {
-    let pieces = thread.pieces().to_vec();
-    let prompt = Prompt::new(pieces.clone()).unwrap_or_else(|_| Prompt::in_template_order(pieces));
-    Composed {
-        prompt,
-        opening,
-        rewritten,
-        thread,
     }
 }

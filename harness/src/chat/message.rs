@@ -217,8 +217,8 @@ pub struct Conversation {
 }
 
 impl Conversation {
-    /// `digests()[k]` stands for the system parts, the tools and the first `k` messages.
-    pub(super) fn digests(&self) -> Vec<[u8; 32]> {
+    /// What tells this conversation's beginnings from others.
+    pub(super) fn digests(&self) -> Digests {
         let mut hasher = Sha256::new();
         for part in &self.system {
             field(&mut hasher, &part.name);
@@ -228,12 +228,32 @@ impl Conversation {
             field(&mut hasher, &tool.to_value().to_string());
         }
         field(&mut hasher, &Value::Object(self.extra.clone()).to_string());
-        let mut digests = vec![hasher.clone().finalize().into()];
+        let mut upto = vec![hasher.clone().finalize().into()];
         for message in &self.messages {
             message.digest_into(&mut hasher);
-            digests.push(hasher.clone().finalize().into());
+            upto.push(hasher.clone().finalize().into());
         }
-        digests
+        Digests {
+            upto,
+            whole: hasher,
+        }
+    }
+}
+
+/// Digests over a conversation, message by message.
+#[derive(Clone, Debug)]
+pub(super) struct Digests {
+    /// `upto[k]` stands for the system parts, the tools and the first `k` messages.
+    pub upto: Vec<[u8; 32]>,
+    whole: Sha256,
+}
+
+impl Digests {
+    /// The digest of the conversation with `next` behind it.
+    pub fn with(&self, next: &Message) -> [u8; 32] {
+        let mut hasher = self.whole.clone();
+        next.digest_into(&mut hasher);
+        hasher.finalize().into()
     }
 }
 

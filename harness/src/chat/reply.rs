@@ -119,7 +119,6 @@ impl ChatModel {
             gathered: Gathered::default(),
             ready: VecDeque::new(),
             model: self.clone(),
-            conversation,
             composed,
             generation,
         })
@@ -194,7 +193,6 @@ fn tool_of(tool: &super::message::Tool) -> dialect::ToolSpec {
 /// A reply that is being made. Dropping it cancels it.
 pub struct Reply {
     model: Arc<ChatModel>,
-    conversation: Conversation,
     composed: Composed,
     generation: Generation,
     parser: Parser,
@@ -269,9 +267,7 @@ impl Reply {
                 self.parsed(parsed);
                 let reply =
                     Message::assistant(self.gathered.text.clone(), self.gathered.calls.clone());
-                self.model
-                    .format
-                    .remember(&self.conversation, &self.composed, &reply, &ids);
+                self.model.format.remember(&self.composed, &reply, &ids);
                 self.ready.push_back(ReplyEvent::Done {
                     finish: reason,
                     report,
