@@ -147,7 +147,9 @@ impl Core {
             return Some(Finish::Length);
         }
         let mut events = Vec::new();
-        let outcome = reply.next(logits, &mut events);
+        // A fault in one reply's sampling or grammar ends that reply; the others go on.
+        let outcome = catch_unwind(AssertUnwindSafe(|| reply.next(logits, &mut events)))
+            .unwrap_or_else(|panic| Err(Error::Bug(panic_message(&*panic))));
         events.into_iter().for_each(|e| outlet.send(e));
         if let (Ok(_), Some(id)) = (&outcome, reply.ids.last()) {
             sequence.ids.push(*id);

@@ -39,7 +39,7 @@ pub const STDIN_BYTES_MAX: u64 = 64 << 20;
 pub const LOADING_SHOWN_BYTES: u64 = 512 << 20;
 
 /// How often a server that was told to stop looks whether it still answers, and how often it must find
-/// that it does not: what was generated last has been sent by then.
+/// that it does not: the last bytes of the last answer have left by then.
 pub const IDLE_LOOK_MS: u64 = 250;
 pub const IDLE_LOOKS_BEFORE_STOP: usize = 4;
 

@@ -49,11 +49,6 @@ impl Budget {
         self.window - self.reply - self.instruction - self.summary
     }
 
-    /// The longest context from which a summary can still be asked.
-    pub fn summary_limit(&self) -> usize {
-        self.window - self.instruction - self.summary
-    }
-
     /// Room for one tool result behind a context of `tokens`, the marker's reserve taken off.
     /// `None`: not even a marker's worth is left.
     pub fn result_room(&self, tokens: usize) -> Option<usize> {
@@ -109,7 +104,7 @@ mod tests {
             let after_compaction = b.fixed_max + b.summary + b.verbatim;
             assert!(after_compaction < b.threshold(), "window {window}: {b:?}");
             assert!(
-                b.threshold() + b.reply <= b.summary_limit(),
+                b.threshold() + b.reply + b.instruction + b.summary <= b.window,
                 "window {window}: {b:?}"
             );
         }

@@ -46,6 +46,7 @@ pub fn choose_cut(
             Entry::ToolResult { .. }
             | Entry::Correction { .. }
             | Entry::Change { .. }
+            | Entry::OtherModel { .. }
             | Entry::Step { .. }
             | Entry::End { .. } => {}
         }
@@ -58,6 +59,7 @@ pub fn goal<'a>(records: &'a [Record], cut: Cut) -> Option<&'a str> {
     let user = |r: &'a Record| match &r.entry {
         Entry::User { text } => Some(text.as_str()),
         Entry::Opened { .. }
+        | Entry::OtherModel { .. }
         | Entry::Assistant { .. }
         | Entry::ToolResult { .. }
         | Entry::Correction { .. }

@@ -1,21 +1,22 @@
 //! Carries out what the machine asks for: appends to the session, asks the runtime, runs tools,
 //! summarises. It decides nothing that the machine decides.
 
+mod compacting;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::budget::Budget;
-use super::compact::{self, Cut};
 use super::finish_tool;
 use super::guards::Limits;
-use super::machine::{Answer, CompactReason, Effect, Event, Machine, Outcome, Phase};
+use super::machine::{Answer, Effect, Event, Machine, Outcome, Phase};
 use super::pieces::Frozen;
 use super::prompt;
 use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
-use super::transcript::{Call, Entry, Record, ToolOutput, dangling_calls};
+use super::transcript::{Call, Entry, Record, ToolOutput};
 use super::transcript_tool;
-use super::view::{Turn, View};
+use super::view::View;
 use crate::error::{Blame, Error};
 use crate::limits;
 use crate::tools::bound::{self, Keep, ReadOn, Source};
@@ -85,6 +86,15 @@ impl<'a> Agent<'a> {
         let known = Frozen::replay(session.records().iter().map(|r| &r.entry));
         let frozen = known.unwrap_or_else(|| Frozen::new(now.clone()));
         check_fixed(&budget, &frozen, &specs, &*hands.runtime)?;
+        let model = hands.runtime.model();
+        if let Some(earlier) = model_of(session.records()).filter(|earlier| *earlier != model) {
+            hands.watch.told(&format!(
+                "this session was {earlier}'s so far; what it said is read again as text"
+            ));
+            session.append(Entry::OtherModel {
+                model: model.to_owned(),
+            })?;
+        }
         if session.records().is_empty() {
             session.append(Entry::Opened {
                 version: SESSION_VERSION,
@@ -127,6 +137,7 @@ impl<'a> Agent<'a> {
 
     /// Works on `goal` until the run is done.
     pub fn run(&mut self, goal: &str) -> Result<Outcome, Error> {
+        self.refuse_long(goal)?;
         self.note_changes()?;
         let tokens = self.measure()? + self.runtime.count(goal);
         let mut event = Some(Event::Asked {
@@ -147,6 +158,23 @@ impl<'a> Agent<'a> {
                 "the run stopped in the middle: no effect gave an event",
             )),
         }
+    }
+
+    /// A goal that no compaction makes room for would end this run and each that resumes it.
+    fn refuse_long(&self, goal: &str) -> Result<(), Error> {
+        let fixed = fixed_pieces(&self.frozen, &self.specs, &*self.runtime);
+        let fixed: usize = fixed.iter().map(|(_, tokens)| tokens).sum();
+        let room = self.budget.threshold().saturating_sub(fixed);
+        let room = room.saturating_sub(self.budget.summary + limits::RESULT_FRAME_TOKENS_MAX);
+        let need = self.runtime.count(goal);
+        if need <= room {
+            return Ok(());
+        }
+        Err(Error::caller(format!(
+            "the goal has {need} tokens, and {room} fit beside the instructions and the tools ({fixed}) in a \
+             window of {}; shorten it, put it into a file, or raise --context",
+            self.budget.window
+        )))
     }
 
     /// At most one effect of a step gives the next event.
@@ -225,7 +253,7 @@ impl<'a> Agent<'a> {
         // Also where the reply was whole already: what it asks for is not done any more.
         if reply.interrupted || self.cancel.is_cancelled() {
             return Ok(Event::Interrupt {
-                partial: Some(reply.answer),
+                partial: Some(self.with_call_ids(reply.answer)),
             });
         }
         let tokens = reply.tokens;
@@ -260,7 +288,8 @@ impl<'a> Agent<'a> {
         } else {
             self.run_in_toolbox(call)
         };
-        if self.cancel.is_cancelled() {
+        // What was done in spite of the wish to stop is recorded as done; the run ends at the next step.
+        if self.cancel.is_cancelled() && !output.ok {
             return Ok(Event::Interrupt { partial: None });
         }
         self.fit(call, output)
@@ -331,101 +360,6 @@ impl<'a> Agent<'a> {
         Ok(Event::ToolFinished { output, tokens })
     }
 
-    /// Asks the same model for a letter to its successor, as one more message on the warm prefix.
-    fn summarise(&mut self, reason: CompactReason) -> Result<Event, Error> {
-        let before = self.measure()?;
-        let mut view = View::of(self.session.records());
-        drop_unanswered_calls(&mut view);
-        view.turns.push(Turn::User {
-            text: compact::INSTRUCTION.into(),
-        });
-        let ask = Ask {
-            view: &view,
-            tools: &self.specs,
-            reply_max: self.budget.summary,
-            calls: Calls::Barred,
-            cancel: &self.cancel,
-        };
-        self.watch
-            .told(&format!("compacting: {}", reason.describe()));
-        let reply = match self.runtime.ask(&ask, &mut |_| {}) {
-            Ok(reply) if reply.interrupted => return Ok(Event::Interrupt { partial: None }),
-            Ok(reply) => reply,
-            Err(failed) => {
-                return Ok(Event::CompactFailed {
-                    why: failed.error.to_string(),
-                });
-            }
-        };
-        self.record_step(&reply)?;
-        let verbatim = match reason {
-            CompactReason::OverThreshold { .. } | CompactReason::Asked => self.budget.verbatim,
-            CompactReason::NoRoomForResult { .. } => 0,
-        };
-        self.replace_history(&reply.answer.text, verbatim, before)
-    }
-
-    fn replace_history(
-        &mut self,
-        summary: &str,
-        verbatim: usize,
-        before: usize,
-    ) -> Result<Event, Error> {
-        let pending = dangling_calls(self.session.records());
-        let cut = self.cut(verbatim, !pending.is_empty());
-        let goal = compact::goal(self.session.records(), cut);
-        let text = compact::letter(summary, goal, cut.keep_from);
-        let fixed: usize = self
-            .frozen
-            .sent()
-            .iter()
-            .map(|s| self.runtime.count(&s.text))
-            .sum();
-        let summary_tokens = self.runtime.count(&text);
-        if let Err(why) = compact::check(summary, summary_tokens, before.saturating_sub(fixed)) {
-            return Ok(Event::CompactFailed { why });
-        }
-        let sections = prompt::sections(&self.setup.workspace, self.setup.instructions.as_deref())?;
-        let mut entry = Entry::Compaction {
-            summary: text,
-            keep_from: cut.keep_from,
-            tokens_before: before,
-            tokens_after: 0,
-            sections: sections.clone(),
-        };
-        let after = self.measure_with(&entry)?;
-        if after >= before {
-            let why =
-                format!("the summary would make {before} tokens {after}; nothing was dropped");
-            return Ok(Event::CompactFailed { why });
-        }
-        self.tokens_at_most = None;
-        if let Entry::Compaction { tokens_after, .. } = &mut entry {
-            *tokens_after = after;
-        }
-        self.frozen = Frozen::new(sections);
-        self.session.append(entry)?;
-        Ok(Event::Compacted { before, after })
-    }
-
-    /// With a call pending, its turn is kept: the result has to follow it.
-    fn cut(&self, verbatim: usize, pending: bool) -> Cut {
-        let records = self.session.records();
-        let count = |r: &Record| {
-            let text = serde_json::to_string(&r.entry).unwrap_or_default();
-            self.runtime.count(&text)
-        };
-        let mut cut = compact::choose_cut(records, verbatim, count);
-        if pending {
-            let last_turn = records
-                .iter()
-                .rev()
-                .find(|r| matches!(r.entry, Entry::Assistant { .. }));
-            cut.keep_from = cut.keep_from.min(last_turn.map_or(cut.keep_from, |r| r.id));
-        }
-        cut
-    }
-
     fn note_changes(&mut self) -> Result<(), Error> {
         let now = prompt::sections(&self.setup.workspace, self.setup.instructions.as_deref())?;
         let mut made = self.calls_made;
@@ -458,19 +392,6 @@ impl<'a> Agent<'a> {
         let view = View::of(self.session.records());
         self.runtime.measure(&view, &self.specs)
     }
-
-    /// What the context would be with `entry` behind it.
-    fn measure_with(&mut self, entry: &Entry) -> Result<usize, Error> {
-        let mut records = self.session.records().to_vec();
-        let last = records.last().map(|r| r.id);
-        records.push(Record {
-            id: last.map_or(0, |id| id + 1),
-            parent: last,
-            time_ms: 0,
-            entry: entry.clone(),
-        });
-        self.runtime.measure(&View::of(&records), &self.specs)
-    }
 }
 
 fn check_fixed(
@@ -479,6 +400,15 @@ fn check_fixed(
     specs: &[ToolSpec],
     runtime: &dyn Runtime,
 ) -> Result<(), Error> {
+    budget.check_fixed(&fixed_pieces(frozen, specs, runtime))
+}
+
+/// The pieces above History, with their tokens.
+fn fixed_pieces(
+    frozen: &Frozen,
+    specs: &[ToolSpec],
+    runtime: &dyn Runtime,
+) -> Vec<(String, usize)> {
     let mut pieces: Vec<(String, usize)> = frozen
         .sent()
         .iter()
@@ -489,42 +419,16 @@ fn check_fixed(
         .map(|spec| runtime.count(&spec.to_function().to_string()))
         .sum();
     pieces.push(("tools".into(), tools));
-    budget.check_fixed(&pieces)
+    pieces
+}
+
+/// The model that a session was last worked on with.
+fn model_of(records: &[Record]) -> Option<&str> {
+    records.iter().rev().find_map(|record| match &record.entry {
+        Entry::Opened { model, .. } | Entry::OtherModel { model } => Some(model.as_str()),
+        _ => None,
+    })
 }
 
 /// The version of the session file's records.
 const SESSION_VERSION: u32 = 1;
-
-/// A summary is asked for with no call open: the fork is taken before the pending one.
-fn drop_unanswered_calls(view: &mut View) {
-    let open = |turns: &[Turn]| {
-        let last = turns
-            .iter()
-            .rposition(|t| matches!(t, Turn::Assistant { .. }))?;
-        let Turn::Assistant { calls, .. } = &turns[last] else {
-            return None;
-        };
-        let answered = turns[last + 1..]
-            .iter()
-            .filter(|t| matches!(t, Turn::Result { .. }))
-            .count();
-        (answered < calls.len()).then_some(last)
-    };
-    if let Some(last) = open(&view.turns) {
-        view.turns.truncate(last);
-    }
-}
-
-impl CompactReason {
-    fn describe(&self) -> String {
-        match self {
-            CompactReason::OverThreshold { tokens, threshold } => {
-                format!("{tokens} tokens, {threshold} at most before the next call")
-            }
-            CompactReason::NoRoomForResult { tokens, threshold } => {
-                format!("no room for a result at {tokens} of {threshold} tokens")
-            }
-            CompactReason::Asked => "asked for".into(),
-        }
-    }
-}

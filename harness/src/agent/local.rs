@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Finish, SamplingParams};
+use engine::{Finish, Salt, SamplingParams};
 use models::template::FrozenClock;
 use serde_json::Map;
 
@@ -44,6 +44,7 @@ impl Local {
             messages: view.turns.iter().map(message).collect(),
             clock: self.clock.clone(),
             extra: Map::new(),
+            salt: Salt::default(),
         }
     }
 }

@@ -195,12 +195,11 @@ fn in_model(guards: &mut Guards, event: Event) -> (Phase, Vec<Effect>) {
         Event::Interrupt { partial } => {
             let mut effects = Vec::new();
             if let Some(partial) = partial {
-                // Calls in an answer that was cut short were never run: they are not recorded.
-                let kept = Answer {
-                    calls: Vec::new(),
-                    ..partial
-                };
-                effects.push(Effect::Append(assistant(&kept)));
+                effects.push(Effect::Append(assistant(&partial)));
+                // A call that was whole stands in what was sampled: it needs its result.
+                let why = "the person stopped the run before it began";
+                let not_run = |call| Effect::Append(Entry::not_run(call, why));
+                effects.extend(partial.calls.iter().map(not_run));
             }
             done(Outcome::Interrupted, effects)
         }
@@ -715,7 +714,7 @@ mod tests {
                 "+user ask +assistant(2) run(a) +result(a,not run) +result(b,not run) +end(interrupted)",
             ),
             (
-                "an interrupt in the answer keeps its text and none of its calls",
+                "an interrupt in the answer keeps its text, and its calls have not run",
                 vec![
                     asks(),
                     Event::Interrupt {
@@ -726,7 +725,7 @@ mod tests {
                         }),
                     },
                 ],
-                "+user ask +assistant(0) +end(interrupted)",
+                "+user ask +assistant(1) +result(a,not run) +end(interrupted)",
             ),
         ];
         for (story, events, expected) in cases {

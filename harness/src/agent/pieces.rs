@@ -50,6 +50,7 @@ impl Frozen {
                     }
                 }
                 Entry::User { .. }
+                | Entry::OtherModel { .. }
                 | Entry::Assistant { .. }
                 | Entry::ToolResult { .. }
                 | Entry::Correction { .. }
@@ -94,6 +95,26 @@ impl Frozen {
                 None => self.told.push(section.clone()),
             }
         }
+        for told in &mut self.told {
+            let gone = now.iter().all(|section| section.name != told.name);
+            if !gone || told.text.is_empty() {
+                continue;
+            }
+            let file = told.file.clone().unwrap_or_else(|| told.name.clone());
+            entries.push(Entry::Change {
+                section: told.name.clone(),
+                call: Call {
+                    id: next_call_id(),
+                    name: "read".into(),
+                    arguments: serde_json::json!({ "path": file }).to_string(),
+                },
+                result: format!(
+                    "[`{}` has been removed since this conversation began. The earlier version holds no more.]\n",
+                    told.name
+                ),
+            });
+            told.text.clear();
+        }
         entries
     }
 
@@ -136,6 +157,32 @@ mod tests {
 
     /// A rule file edited in the middle of a conversation used to rewrite the system prompt, and with
     /// it every cached token behind it.
+    #[test]
+    fn a_source_that_is_gone_is_told_once_and_so_is_its_return() {
+        let mut frozen = Frozen::new(vec![section("rules", "tabs")]);
+        let mut next = || "c".to_owned();
+        let gone = frozen.changes(&[], &mut next);
+        let [Entry::Change { result, .. }] = &gone[..] else {
+            panic!("{gone:?}")
+        };
+        assert!(result.contains("removed"), "{result}");
+        assert_eq!(frozen.changes(&[], &mut next), []);
+        let opened = Entry::Opened {
+            version: 1,
+            model: "m".into(),
+            workspace: "w".into(),
+            sections: vec![section("rules", "tabs")],
+        };
+        let mut replayed = Frozen::replay([&opened, &gone[0]]).expect("opened");
+        assert_eq!(replayed.changes(&[], &mut next), []);
+        assert_eq!(
+            replayed
+                .changes(&[section("rules", "tabs")], &mut next)
+                .len(),
+            1
+        );
+    }
+
     #[test]
     fn a_changed_source_is_told_once_and_never_rewritten() {
         let mut frozen = Frozen::new(vec![

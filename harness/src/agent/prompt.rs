@@ -1,6 +1,7 @@
 //! The built-in instructions and the project's own rules, as sections. Nothing here may change
 //! between two calls: no clock, no id, no state of the machine (law 4).
 
+use std::io::Read;
 use std::path::Path;
 
 use engine::Layer;
@@ -33,7 +34,7 @@ pub fn sections(workspace: &Path, extra: Option<&str>) -> Result<Vec<Section>, E
         text,
         file: None,
     }];
-    if let Some(rules) = rules(&workspace.join(RULES_FILE))? {
+    if let Some(rules) = rules(workspace)? {
         sections.push(Section {
             name: "rules".into(),
             layer: Layer::Instructions,
@@ -44,21 +45,93 @@ pub fn sections(workspace: &Path, extra: Option<&str>) -> Result<Vec<Section>, E
     Ok(sections)
 }
 
-fn rules(path: &Path) -> Result<Option<String>, Error> {
-    let bytes = match std::fs::read(path) {
-        Ok(bytes) => bytes,
+/// The rules, read as a file of the workspace is: a link that leads out of it, or to what is no file, is
+/// refused before anything is read.
+fn rules(workspace: &Path) -> Result<Option<String>, Error> {
+    let path = workspace.join(RULES_FILE);
+    let cannot = |e: std::io::Error| Error::io("read the project's rules", &path, &e);
+    let real = match path.canonicalize() {
+        Ok(real) => real,
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(e) => return Err(Error::io("read the project's rules", path, &e)),
+        Err(e) => return Err(cannot(e)),
     };
-    if bytes.len() > limits::RULES_BYTES_MAX {
-        return Err(Error::caller(format!(
-            "{} has {} bytes, at most {} are sent with every call; shorten it",
-            path.display(),
-            bytes.len(),
-            limits::RULES_BYTES_MAX
-        )));
+    let home = workspace.canonicalize().map_err(cannot)?;
+    let about = real.metadata().map_err(cannot)?;
+    let refuse = |why: String| {
+        let path = path.display();
+        Err(Error::caller(format!("{path} {why}; mend or remove it")))
+    };
+    if !real.starts_with(&home) {
+        return refuse(format!("leads out of the folder, to {}", real.display()));
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|_| Error::input(format!("{} is not UTF-8; save it as UTF-8", path.display())))?;
-    Ok((!text.trim().is_empty()).then_some(text))
+    if !about.is_file() {
+        return refuse("is not a file".into());
+    }
+    let mut bytes = Vec::new();
+    std::fs::File::open(&real)
+        .and_then(|file| {
+            file.take(limits::RULES_BYTES_MAX as u64 + 1)
+                .read_to_end(&mut bytes)
+        })
+        .map_err(cannot)?;
+    if bytes.len() > limits::RULES_BYTES_MAX {
+        return refuse(format!(
+            "has {} bytes, and at most {} are sent with every call",
+            about.len(),
+            limits::RULES_BYTES_MAX
+        ));
+    }
+    match String::from_utf8(bytes) {
+        Ok(text) => Ok((!text.trim().is_empty()).then_some(text)),
+        Err(_) => refuse("is not UTF-8".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules_of(make: impl FnOnce(&Path)) -> Result<Option<String>, Error> {
+        let dir = tempfile::tempdir().expect("a folder");
+        make(&dir.path().join(RULES_FILE));
+        rules(dir.path())
+    }
+
+    #[test]
+    fn rules_are_a_small_text_file_of_the_folder() {
+        let text = rules_of(|path| std::fs::write(path, "be brief").expect("written"));
+        assert_eq!(text.expect("read").as_deref(), Some("be brief"));
+        assert_eq!(rules_of(|_| {}).expect("no rules"), None);
+        let long = "x".repeat(limits::RULES_BYTES_MAX + 1);
+        let refused: [(&str, Box<dyn FnOnce(&Path)>); 3] = [
+            (
+                "bytes",
+                Box::new(|p| std::fs::write(p, long).expect("written")),
+            ),
+            (
+                "not UTF-8",
+                Box::new(|p| std::fs::write(p, b"\xff").expect("written")),
+            ),
+            (
+                "not a file",
+                Box::new(|p| std::fs::create_dir(p).expect("made")),
+            ),
+        ];
+        for (words, make) in refused {
+            let error = rules_of(make).expect_err("refused").to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+
+    /// A cloned repository whose rules were a link to a private key had the key in the prompt.
+    #[cfg(unix)]
+    #[test]
+    fn rules_do_not_lead_out_of_the_folder() {
+        let elsewhere = tempfile::NamedTempFile::new().expect("a file");
+        for target in [elsewhere.path(), Path::new("/dev/zero")] {
+            let link = |path: &Path| std::os::unix::fs::symlink(target, path).expect("linked");
+            let error = rules_of(link).expect_err("refused").to_string();
+            assert!(error.contains("leads out of the folder"), "{error}");
+        }
+    }
 }

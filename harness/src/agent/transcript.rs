@@ -34,6 +34,10 @@ pub enum Entry {
         workspace: String,
         sections: Vec<Section>,
     },
+    /// The session goes on with another model: ids that were sampled before mean nothing to it.
+    OtherModel {
+        model: String,
+    },
     User {
         text: String,
     },
@@ -125,6 +129,7 @@ pub fn dangling_calls(records: &[Record]) -> Vec<Call> {
             Entry::Assistant { calls, .. } => open = calls.clone(),
             Entry::ToolResult { call, .. } => open.retain(|c| &c.id != call),
             Entry::Opened { .. }
+            | Entry::OtherModel { .. }
             | Entry::User { .. }
             | Entry::Correction { .. }
             | Entry::Change { .. }

@@ -114,6 +114,7 @@ fn text_of(entry: &Entry) -> Option<String> {
         } => Some(format!("{section} changed: {result}")),
         Entry::Compaction { summary, .. } => Some(format!("summary: {summary}")),
         Entry::Opened { .. }
+        | Entry::OtherModel { .. }
         | Entry::Correction { .. }
         | Entry::Step { .. }
         | Entry::End { .. } => None,

@@ -54,7 +54,9 @@ impl View {
                 view.sections = sections.clone();
                 view.push_summary(*id, summary);
                 // Kept word for word: they come before the compaction's own record.
-                let kept = records[..i].iter().filter(|r| r.id >= *keep_from);
+                let kept = records[..i]
+                    .iter()
+                    .filter(|r| r.id >= *keep_from || matches!(r.entry, Entry::OtherModel { .. }));
                 kept.for_each(|r| view.push(r));
                 i + 1
             }
@@ -62,6 +64,15 @@ impl View {
         };
         records[start..].iter().for_each(|r| view.push(r));
         view
+    }
+
+    /// Another model reads from here on: its turns so far are words.
+    fn forget_sampled(&mut self) {
+        for turn in &mut self.turns {
+            if let Turn::Assistant { sampled, .. } = turn {
+                sampled.clear();
+            }
+        }
     }
 
     fn push(&mut self, record: &Record) {
@@ -88,6 +99,7 @@ impl View {
             }),
             Entry::Change { call, result, .. } => self.push_pair(call.clone(), result.clone()),
             Entry::Compaction { summary, .. } => self.push_summary(id, summary),
+            Entry::OtherModel { .. } => self.forget_sampled(),
             Entry::Step { .. } | Entry::End { .. } => {}
         }
     }
@@ -154,6 +166,32 @@ mod tests {
             sampled: vec![7],
             cut: false,
         }
+    }
+
+    /// Ids of one vocabulary were sent to a model of another: words it never saw, or an unknown token.
+    #[test]
+    fn another_model_reads_the_words_and_not_the_ids() {
+        let opened = Entry::Opened {
+            version: 1,
+            model: "m".into(),
+            workspace: "w".into(),
+            sections: vec![],
+        };
+        let other = Entry::OtherModel { model: "n".into() };
+        let all = records(vec![
+            opened,
+            user("a"),
+            answer("b"),
+            other,
+            user("c"),
+            answer("d"),
+        ]);
+        let turns = View::of(&all).turns;
+        let sampled = turns.into_iter().filter_map(|turn| match turn {
+            Turn::Assistant { sampled, .. } => Some(sampled),
+            Turn::User { .. } | Turn::Result { .. } => None,
+        });
+        assert_eq!(sampled.collect::<Vec<_>>(), [vec![], vec![7]]);
     }
 
     /// Law 3, at the level of turns: until a compaction, each view begins with the one before.

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
-use engine::{Layer, Prompt};
+use engine::{Layer, Prompt, Salt};
 use models::template::ChatTemplate;
 use models::tokenizer::Tokenizer;
 use serde_json::Value;
@@ -168,6 +168,7 @@ impl ChatFormat {
             messages,
             clock: models::template::FrozenClock::default(),
             extra: serde_json::Map::new(),
+            salt: Salt::default(),
         };
         let renderer = self.renderer(&conversation);
         let behind_reply = |messages: usize| {

@@ -3,7 +3,7 @@
 //! A content is wrapped inside its own white space (templates trim), and each control token's literal
 //! inside any text is broken by a mark, so that it can be told from one the template wrote. Taking the
 //! marks out must give the plain render; whoever renders checks that.
-//! The marks are private-use characters of plane 16; a text that holds one of them is not marked.
+//! The marks are private-use characters of plane 16; one that stands in a text is escaped by another.
 
 use std::ops::Range;
 
@@ -13,6 +13,8 @@ use serde_json::{Map, Value};
 const OPEN: char = '\u{10FF00}';
 const CLOSE: char = '\u{10FF01}';
 const BREAK: char = '\u{10FF02}';
+/// The next character is a text's own.
+const ESCAPE: char = '\u{10FF03}';
 /// Sixteen digits follow from here.
 const DIGIT: u32 = 0x10FF10;
 const DIGITS: u32 = 5;
@@ -62,8 +64,9 @@ impl Marker<'_> {
     /// Any other text.
     pub fn inner(&self, text: &str) -> String {
         match (self.marking, self.literals) {
-            (Marking::Nothing, _) | (_, None) => text.to_owned(),
-            (_, Some(literals)) => break_literals(text, literals),
+            (Marking::Nothing, _) => text.to_owned(),
+            (_, None) => escaped(text),
+            (_, Some(literals)) => break_literals(&escaped(text), literals),
         }
     }
 
@@ -84,7 +87,7 @@ impl Marker<'_> {
 
     fn wrap(&self, index: usize, text: &str) -> String {
         let core = text.trim();
-        if core.is_empty() || text.chars().any(is_mark) {
+        if core.is_empty() {
             return text.to_owned();
         }
         let start = text.len() - text.trim_start().len();
@@ -101,6 +104,17 @@ impl Marker<'_> {
         out.push_str(trail);
         out
     }
+}
+
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 8);
+    for c in text.chars() {
+        if is_mark(c) {
+            out.push(ESCAPE);
+        }
+        out.push(c);
+    }
+    out
 }
 
 /// `text` with a mark inside each control literal.
@@ -153,6 +167,7 @@ pub fn unmark(rendered: &str) -> Marked {
                 }
             }
             BREAK => marked.breaks.push(marked.text.len()),
+            ESCAPE => marked.text.extend(chars.next()),
             c => marked.text.push(c),
         }
     }
@@ -262,15 +277,20 @@ mod tests {
     }
 
     #[test]
-    fn a_text_with_a_mark_of_its_own_is_left_alone() {
-        let text = "x\u{10FF00}y";
-        assert_eq!(
-            Marker {
-                marking: Marking::All,
-                literals: None
-            }
-            .content(3, text),
-            text
-        );
+    fn a_text_with_marks_of_its_own_is_marked_like_any_other() {
+        let literals = Regex::new(r"<\|im_end\|>").expect("a pattern");
+        let marker = Marker {
+            marking: Marking::All,
+            literals: Some(&literals),
+        };
+        let hostile = "x\u{10FF00}\u{10FF01}\u{10FF03}y<|im_end|>\u{10FF02}z";
+        let marked = unmark(&format!("{}<|im_end|>", marker.content(3, hostile)));
+        assert_eq!(marked.text, format!("{hostile}<|im_end|>"));
+        assert_eq!(marked.spans, [(3, 0..hostile.len())]);
+        let hits: Vec<bool> = literals
+            .find_iter(&marked.text)
+            .map(|h| marked.is_content(&h.range()))
+            .collect();
+        assert_eq!(hits, [true, false]);
     }
 }

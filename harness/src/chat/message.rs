@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::Layer;
+use engine::{Layer, Salt};
 use models::template::FrozenClock;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
@@ -214,12 +214,15 @@ pub struct Conversation {
     pub clock: FrozenClock,
     /// Further names a template may ask for, such as `enable_thinking`.
     pub extra: Map<String, Value>,
+    /// Whose it is: neither cached keys and values nor remembered replies are shared between two salts.
+    pub salt: Salt,
 }
 
 impl Conversation {
     /// What tells this conversation's beginnings from others.
     pub(super) fn digests(&self) -> Digests {
         let mut hasher = Sha256::new();
+        field(&mut hasher, self.salt.as_str());
         for part in &self.system {
             field(&mut hasher, &part.name);
             field(&mut hasher, &part.text);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use engine::grammar::{CallStyle, GrammarSpec, Tool as GrammarTool, ToolCallGrammar, ToolChoice};
 use engine::{
-    Canceller, Engine, Event, Finish, Generation, Logprob, Plan, Priority, Report, Request, Salt,
+    Canceller, Engine, Event, Finish, Generation, Logprob, Plan, Priority, Report, Request,
     SamplingParams,
 };
 use models::dialect::{self, CallSyntax, Parser, ToolDialect};
@@ -31,7 +31,6 @@ pub struct ReplyOptions {
     /// The whole reply must be JSON that this schema accepts.
     pub schema: Option<Value>,
     pub logprobs: Option<usize>,
-    pub salt: Salt,
     pub priority: Priority,
 }
 
@@ -93,7 +92,7 @@ impl ChatModel {
         let composed = self.format.compose(&conversation)?;
         let request = Request {
             prompt: composed.prompt.clone(),
-            salt: options.salt.clone(),
+            salt: conversation.salt.clone(),
             sampling: options.sampling.clone(),
             max_tokens: options.max_tokens,
             stop: options
@@ -265,9 +264,12 @@ impl Reply {
                 self.parsed(parsed);
                 let parsed = self.parser.finish();
                 self.parsed(parsed);
-                let reply =
-                    Message::assistant(self.gathered.text.clone(), self.gathered.calls.clone());
-                self.model.format.remember(&self.composed, &reply, &ids);
+                // The ids go on behind a stop string's beginning, the words do not: they are two texts.
+                if !matches!(reason, Finish::StopString(_)) {
+                    let (text, calls) = (self.gathered.text.clone(), self.gathered.calls.clone());
+                    let reply = Message::assistant(text, calls);
+                    self.model.format.remember(&self.composed, &reply, &ids);
+                }
                 self.ready.push_back(ReplyEvent::Done {
                     finish: reason,
                     report,
@@ -303,7 +305,11 @@ impl Reply {
                         arguments,
                     }
                 }
-                dialect::Event::Broken { raw, why } => ReplyEvent::Broken { raw, why },
+                dialect::Event::Broken { raw, why } => {
+                    // A client is shown it as text, and sends it back as text.
+                    self.gathered.text.push_str(&raw);
+                    ReplyEvent::Broken { raw, why }
+                }
             };
             self.ready.push_back(event);
         }

@@ -22,7 +22,6 @@ mod size;
 mod turn_input;
 
 use std::ffi::OsString;
-use std::io::Write;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{CommandFactory, Parser};
@@ -30,7 +29,7 @@ use clap::{CommandFactory, Parser};
 use crate::env::Env;
 use crate::error::{Blame, Error, Result};
 use args::{BenchCommand, Cli, Command};
-use output::Out;
+use output::{Out, note};
 
 /// How a command ended that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +54,7 @@ pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
             return u8::try_from(error.exit_code()).unwrap_or(2);
         }
     };
+    log_to_stderr();
     match env.and_then(|env| dispatch(&env, cli)) {
         Ok(Exit::Done) => 0,
         Ok(Exit::Partly(blame)) => crate::error::exit_code(blame),
@@ -62,10 +62,22 @@ pub fn main(env: Result<Env>, args: impl IntoIterator<Item = OsString>) -> u8 {
         Ok(Exit::Interrupted) => crate::error::EXIT_INTERRUPTED,
         Err(Error::OutputClosed) => 0,
         Err(error) => {
-            let _ = writeln!(std::io::stderr(), "ostler: {error}");
+            note(&format!("ostler: {error}"));
             error.exit_code()
         }
     }
+}
+
+/// What should not happen and does no harm (a report that differs from its plan, logits that are no
+/// numbers) is told where a person looks.
+fn log_to_stderr() {
+    // Whoever runs commands in its own process may have a subscriber already.
+    let _ = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::WARN)
+        .with_writer(std::io::stderr)
+        .with_ansi(false)
+        .without_time()
+        .try_init();
 }
 
 /// Names the commands that are one slip away: clap's own measure misses them in short words.

@@ -49,9 +49,10 @@ impl Out {
     }
 }
 
-/// A line on stderr. That nobody reads it is no reason to stop.
+/// A line on stderr, safe for a terminal: an error may quote a model's file. That nobody reads it is no
+/// reason to stop.
 pub fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", for_terminal(text));
 }
 
 #[cfg(test)]

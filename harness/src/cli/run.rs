@@ -104,8 +104,9 @@ pub fn conversation(system: Option<&str>, messages: Vec<Message>) -> Conversatio
         system: system.map(part).into_iter().collect(),
         tools: Vec::new(),
         messages,
-        clock: models::template::FrozenClock::default(),
+        clock: crate::clock::freeze(),
         extra: serde_json::Map::new(),
+        salt: engine::Salt::default(),
     }
 }
 

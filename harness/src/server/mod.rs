@@ -6,7 +6,8 @@ mod openai;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread::available_parallelism;
 use std::time::Duration;
 
 use axum::extract::{DefaultBodyLimit, State};
@@ -16,6 +17,7 @@ use axum::routing::get;
 use axum::{Json, Router, middleware};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 pub use guard::is_loopback;
 
@@ -34,6 +36,19 @@ pub struct Service {
     now_s: fn() -> u64,
     ids: AtomicU64,
     seed: AtomicU64,
+    /// Requests that may be composed at once.
+    composing: Semaphore,
+    /// Requests that are not answered to their end.
+    open: Arc<AtomicUsize>,
+}
+
+/// A request that is being answered; over when it is dropped.
+struct Open(Arc<AtomicUsize>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl Service {
@@ -50,7 +65,14 @@ impl Service {
             now_s,
             ids: AtomicU64::new(1),
             seed: AtomicU64::new(seed),
+            composing: Semaphore::new(available_parallelism().map_or(1, usize::from)),
+            open: Arc::default(),
         }
+    }
+
+    fn opened(&self) -> Open {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        Open(Arc::clone(&self.open))
     }
 
     fn now_s(&self) -> u64 {
@@ -132,7 +154,7 @@ pub async fn serve(
         let _ = stopping.send(());
     };
     let answered = {
-        let model = Arc::clone(&service.model);
+        let open = Arc::clone(&service.open);
         async move {
             // Nobody stops a server whose `serve` has ended.
             if stopped.await.is_err() {
@@ -141,8 +163,7 @@ pub async fn serve(
             let mut idle = 0;
             while idle < limits::IDLE_LOOKS_BEFORE_STOP {
                 tokio::time::sleep(Duration::from_millis(limits::IDLE_LOOK_MS)).await;
-                let stats = model.engine.stats_async().await;
-                let busy = stats.is_ok_and(|stats| stats.active + stats.waiting > 0);
+                let busy = open.load(Ordering::SeqCst) > 0;
                 idle = if busy { 0 } else { idle + 1 };
             }
         }

@@ -92,7 +92,8 @@ pub struct Temporary {
 }
 
 impl Resolver {
-    /// `readable` are the roots that sandboxed commands may read.
+    /// `readable` are the roots that sandboxed commands may read. Those of the kernel's own file systems are
+    /// for commands alone: the tools read in this process, and `/proc/self/environ` would be its own.
     pub fn new(
         workspace: &Path,
         home: Option<&Path>,
@@ -102,6 +103,7 @@ impl Resolver {
         let mut roots: Vec<PathBuf> = readable
             .iter()
             .filter_map(|p| p.canonicalize().ok())
+            .filter(|p| !p.starts_with("/proc") && !p.starts_with("/sys"))
             .collect();
         roots.sort();
         roots.dedup();
@@ -334,5 +336,19 @@ mod tests {
         for bad in ["", "a\0b", "a\nb", "loop"] {
             assert!(resolver.resolve(bad).is_err(), "{bad:?}");
         }
+    }
+
+    /// The tools read in this process, so `/proc/self/environ` had its keys in it, unasked.
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn the_kernels_file_systems_are_for_commands_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let roots = ["/proc", "/sys/class", "/usr"].map(PathBuf::from);
+        let resolver = Resolver::new(dir.path(), None, &roots, None).unwrap();
+        for path in ["/proc/self/environ", "/proc/1/environ", "/sys/class"] {
+            let resolved = resolver.resolve(path).unwrap();
+            assert_eq!(resolved.place, Place::Outside, "{path}");
+        }
+        assert_eq!(resolver.resolve("/usr/bin").unwrap().place, Place::Readable);
     }
 }

@@ -20,21 +20,34 @@ use super::request::Job;
 use super::wire::{ChatRequest, Usage};
 use crate::chat::{Reply, ReplyEvent};
 use crate::limits;
-use crate::server::Service;
+use crate::server::{Open, Service};
 
 /// Answers one request.
 pub async fn completions(
     State(service): State<Arc<Service>>,
     body: Result<Bytes, BytesRejection>,
 ) -> Response {
-    let started = body
-        .map_err(|refused| unread(&refused))
-        .and_then(|body| start(&service, &body));
+    let open = service.opened();
+    let started = match body {
+        Ok(body) => compose(&service, body).await,
+        Err(refused) => Err(unread(&refused)),
+    };
     match started {
-        Ok((reply, job)) if job.stream => stream(&service, reply, job),
+        Ok((reply, job)) if job.stream => stream(&service, reply, job, open),
         Ok((reply, job)) => whole(&service, reply, &job).await,
         Err(error) => error.into_response(),
     }
+}
+
+/// Reads and composes away from the threads that serve: a long body takes seconds. No more of them at once
+/// than there are cores.
+async fn compose(service: &Arc<Service>, body: Bytes) -> Result<(Reply, Answering), ApiError> {
+    let stopped = || ApiError::from(crate::error::Error::bug("a request could not be composed"));
+    let _turn = service.composing.acquire().await.map_err(|_| stopped())?;
+    let shared = Arc::clone(service);
+    tokio::task::spawn_blocking(move || start(&shared, &body))
+        .await
+        .unwrap_or_else(|_| Err(stopped()))
 }
 
 /// A body that could not be read to its end.
@@ -212,10 +225,11 @@ async fn whole(service: &Arc<Service>, mut reply: Reply, job: &Answering) -> Res
 
 /// Sends the reply as server-sent events. A client that goes away closes the channel: the task ends,
 /// the reply is dropped, and its blocks are free.
-fn stream(service: &Arc<Service>, reply: Reply, job: Answering) -> Response {
+fn stream(service: &Arc<Service>, reply: Reply, job: Answering, open: Open) -> Response {
     let (sender, receiver) = mpsc::channel::<String>(limits::STREAM_CHUNKS_AHEAD);
     let service = service.clone();
     tokio::spawn(async move {
+        let _open = open;
         let mut writer = Writer {
             head: Head::new(&service),
             service,

@@ -1,5 +1,8 @@
 //! From a wire request to a conversation and options: every field is checked once, here.
 
+use std::collections::HashMap;
+
+use engine::limits::TOOLS_MAX;
 use engine::{Layer, Salt, SamplingParams};
 use models::template::FrozenClock;
 use serde_json::{Map, Value};
@@ -51,11 +54,11 @@ impl Job {
             stop: stops(request.stop)?,
             parallel: request.parallel_tool_calls.unwrap_or(true),
             logprobs: logprobs(request.logprobs, request.top_logprobs)?,
-            salt: Salt::new(request.cache_salt.as_deref().unwrap_or_default()),
             choice: choice.clone(),
             schema,
             ..ReplyOptions::default()
         };
+        let salt = Salt::new(request.cache_salt.as_deref().unwrap_or_default());
         let (system, messages) = messages(request.messages)?;
         // `none` leaves the tools out of the prompt, as the API's documentation has it.
         let tools = if choice == Choice::Barred {
@@ -70,6 +73,7 @@ impl Job {
                 messages,
                 clock: around.clock,
                 extra: Map::new(),
+                salt,
             },
             options,
             stream: request.stream.unwrap_or(false),
@@ -83,6 +87,8 @@ impl Job {
 
 /// Leading system and developer messages are the system parts; the others stay where they are.
 fn messages(wire: Vec<WireMessage>) -> Result<(Vec<SystemPart>, Vec<Message>), ApiError> {
+    // The tool that each call named, by the call's id.
+    let mut called: HashMap<String, String> = HashMap::new();
     let mut system = Vec::new();
     let mut messages: Vec<Message> = Vec::new();
     for (i, message) in wire.into_iter().enumerate() {
@@ -102,15 +108,16 @@ fn messages(wire: Vec<WireMessage>) -> Result<(Vec<SystemPart>, Vec<Message>), A
             }
             "system" | "developer" => messages.push(Message::new(Role::System, text)),
             "user" => messages.push(Message::user(text)),
-            "assistant" => messages.push(Message::assistant(
-                text,
-                calls(message.tool_calls.unwrap_or_default()),
-            )),
+            "assistant" => {
+                let calls = calls(message.tool_calls.unwrap_or_default());
+                called.extend(calls.iter().map(|c| (c.id.clone(), c.name.clone())));
+                messages.push(Message::assistant(text, calls));
+            }
             "tool" | "function" => {
                 let id = message.tool_call_id.unwrap_or_default();
                 let name = message
                     .name
-                    .or_else(|| called_name(&messages, &id))
+                    .or_else(|| called.get(&id).cloned())
                     .unwrap_or_else(|| "tool".into());
                 messages.push(Message::tool(id, name, text));
             }
@@ -128,12 +135,6 @@ fn messages(wire: Vec<WireMessage>) -> Result<(Vec<SystemPart>, Vec<Message>), A
         messages.push(Message::user(""));
     }
     Ok((system, messages))
-}
-
-/// The tool that call `id` named.
-fn called_name(messages: &[Message], id: &str) -> Option<String> {
-    let calls = messages.iter().rev().flat_map(|m| &m.calls);
-    calls.clone().find(|c| c.id == id).map(|c| c.name.clone())
 }
 
 fn text_of(content: Option<Content>, i: usize) -> Result<String, ApiError> {
@@ -178,6 +179,13 @@ fn calls(wire: Vec<WireCall>) -> Vec<CallText> {
 }
 
 fn tools(wire: &[WireTool]) -> Result<Vec<Tool>, ApiError> {
+    if wire.len() > TOOLS_MAX {
+        let message = format!(
+            "`tools` has {} tools; at most {TOOLS_MAX} can be held to",
+            wire.len()
+        );
+        return Err(ApiError::bad("tools", message));
+    }
     let mut tools: Vec<Tool> = Vec::with_capacity(wire.len());
     for (i, tool) in wire.iter().enumerate() {
         let function = match (tool.kind.as_str(), &tool.function) {
