@@ -102,20 +102,17 @@ mod tests {
         let text = rules_of(|path| std::fs::write(path, "be brief").expect("written"));
         assert_eq!(text.expect("read").as_deref(), Some("be brief"));
         assert_eq!(rules_of(|_| {}).expect("no rules"), None);
-        let long = "x".repeat(limits::RULES_BYTES_MAX + 1);
-        let refused: [(&str, Box<dyn FnOnce(&Path)>); 3] = [
-            (
-                "bytes",
-                Box::new(|p| std::fs::write(p, long).expect("written")),
-            ),
-            (
-                "not UTF-8",
-                Box::new(|p| std::fs::write(p, b"\xff").expect("written")),
-            ),
-            (
-                "not a file",
-                Box::new(|p| std::fs::create_dir(p).expect("made")),
-            ),
+        let refused: [(&str, fn(&Path)); 3] = [
+            ("bytes", |path| {
+                let long = "x".repeat(limits::RULES_BYTES_MAX + 1);
+                std::fs::write(path, long).expect("written");
+            }),
+            ("not UTF-8", |path| {
+                std::fs::write(path, b"\xff").expect("written")
+            }),
+            ("not a file", |path| {
+                std::fs::create_dir(path).expect("made")
+            }),
         ];
         for (words, make) in refused {
             let error = rules_of(make).expect_err("refused").to_string();
