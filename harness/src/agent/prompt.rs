@@ -102,7 +102,8 @@ mod tests {
         let text = rules_of(|path| std::fs::write(path, "be brief").expect("written"));
         assert_eq!(text.expect("read").as_deref(), Some("be brief"));
         assert_eq!(rules_of(|_| {}).expect("no rules"), None);
-        let refused: [(&str, fn(&Path)); 3] = [
+        type Make = fn(&Path);
+        let refused: [(&str, Make); 3] = [
             ("bytes", |path| {
                 let long = "x".repeat(limits::RULES_BYTES_MAX + 1);
                 std::fs::write(path, long).expect("written");

@@ -37,6 +37,8 @@ pub struct WritableMounts {
     /// The working directory.
     pub workspace: CString,
     pub mounts: Vec<Mount>,
+    /// What lies in one of them and stays read-only all the same.
+    pub sealed: Vec<CString>,
 }
 
 /// `source` seen at `target`, writable. Often the same.
@@ -186,6 +188,9 @@ impl WritableMounts {
                 &bind.target,
                 libc::MS_BIND | libc::MS_REC,
             )?;
+        }
+        for path in &self.sealed {
+            mount(Some(path), path, libc::MS_BIND | libc::MS_REC)?;
         }
         let read_only = MountAttr {
             set: MOUNT_ATTR_RDONLY,

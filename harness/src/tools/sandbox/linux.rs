@@ -225,6 +225,9 @@ fn choose_mounts(
     (Layer::Off(why), false)
 }
 
+/// What git runs, or is told to run, when a person uses it outside the sandbox.
+const GIT_OBEYS: [&str; 2] = ["hooks", "config"];
+
 impl Rules<'_> {
     /// What of ours lies below `dir`, and would be gone if something else were mounted there.
     fn hidden_by(&self, dir: &Path) -> Option<&Path> {
@@ -256,9 +259,22 @@ impl Rules<'_> {
         if own_tmp {
             mounts.push(mount(self.temporary, Path::new("/tmp"))?);
         }
+        let mut sealed = Vec::new();
+        let git = self.workspace.join(".git");
+        if git.is_dir() && !git.is_symlink() {
+            // A mount of its own cannot be moved away, and with it what is sealed below.
+            mounts.push(mount(&git, &git)?);
+            for name in GIT_OBEYS {
+                let path = git.join(name);
+                if path.exists() && !path.is_symlink() {
+                    sealed.push(c_path(&path)?);
+                }
+            }
+        }
         Ok(WritableMounts {
             workspace: c_path(self.workspace)?,
             mounts,
+            sealed,
         })
     }
 }

@@ -4,9 +4,12 @@
 //! What is active was tried: a probe forks a child inside the sandbox that writes and reads outside
 //! and opens sockets, and the same child without the sandbox to show that the test tests something.
 //! Invariant: a command runs either with everything that the probe found active, or not at all.
-//! Not covered: what a program does with descriptors it was given (none are), and, without
-//! namespaces, modes and times of files outside. On systems other than Linux there is no sandbox,
-//! and it says so.
+//! With mounts, the hooks and the configuration of the workspace's own git repository are read-only: git
+//! obeys them outside.
+//! Not covered: what a program does with descriptors it was given (none are); without namespaces, modes
+//! and times of files outside, and git's hooks and configuration; those of a repository that is made while
+//! the session runs, or lies deeper; before Linux 6.12, signals to other processes of the same user. On
+//! systems other than Linux there is no sandbox, and it says so.
 
 #[cfg(target_os = "linux")]
 mod linux;

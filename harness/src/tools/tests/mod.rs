@@ -31,6 +31,11 @@ fn environment() -> Vec<(OsString, OsString)> {
 }
 
 fn bench(window_tokens: usize, sandboxed: bool) -> Bench {
+    bench_in(window_tokens, sandboxed, |_| {})
+}
+
+/// As [`bench`], in a workspace that `prepare` has put something into before the sandbox is made.
+fn bench_in(window_tokens: usize, sandboxed: bool, prepare: impl FnOnce(&Path)) -> Bench {
     // Not in /tmp, which the sandbox replaces by its own where it can.
     let dirs = tempfile::tempdir_in("/var/tmp").unwrap();
     let root = dirs.path().canonicalize().unwrap();
@@ -42,6 +47,7 @@ fn bench(window_tokens: usize, sandboxed: bool) -> Bench {
     for dir in [&work, &outside, &session] {
         fs::create_dir(dir).unwrap();
     }
+    prepare(&work);
     let sandbox = match sandboxed {
         true => Sandbox::probe(&SandboxConfig {
             workspace: work.clone(),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Bench, bench};
+use super::{Bench, bench, bench_in};
 use crate::tools::Sandbox;
 
 /// A sandbox, or a plain statement why this machine has none.
@@ -138,6 +138,40 @@ fn the_tmp_of_commands_is_their_own() {
     if Path::new("/usr/bin/python3").exists() {
         assert_eq!(inside.bash(shared).text.text(), "[1]");
     }
+}
+
+/// `write` asks before it touches what git obeys, and a command in the sandbox wrote a hook unasked, to be
+/// run outside at the person's next commit.
+#[test]
+fn what_git_obeys_cannot_be_planted() {
+    let make = |work: &Path| {
+        let made = std::process::Command::new("git")
+            .args(["init", "-q"])
+            .current_dir(work)
+            .status();
+        assert!(made.unwrap().success());
+        fs::create_dir_all(work.join(".git/hooks")).unwrap();
+    };
+    let inside = bench_in(16_384, true, make);
+    if !inside.tools.sandbox().active().read_only_mounts.is_on() {
+        println!("SKIPPED: no mount namespace on this machine");
+        return;
+    }
+    let outside = bench_in(16_384, false, make);
+    for command in [
+        "echo x > .git/hooks/post-checkout",
+        "git config core.fsmonitor ./x",
+        "mv .git old && mv old .git",
+        "mv .git/hooks old && mv old .git/hooks",
+        "cp .git/config c && mv c .git/config",
+    ] {
+        let result = outside.bash(command);
+        assert!(result.ok, "{command}: {}", result.text.text());
+        assert!(!inside.bash(command).ok, "{command}");
+    }
+    let commit = "echo x > x && git add x && git -c user.name=a -c user.email=a@b commit -qm m && git log --oneline";
+    let result = inside.bash(commit);
+    assert!(result.ok, "{}", result.text.text());
 }
 
 #[test]
