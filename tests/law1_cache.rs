@@ -297,21 +297,34 @@ fn batches(lab: &Lab, length: usize) {
         seed,
         ..SamplingParams::default()
     };
+    let shared = lab.ids(39, length);
     let asks: Vec<(Vec<u32>, u64)> = (0..8)
-        .map(|i| (lab.ids(40 + i, length + 7 * i as usize), u64::from(i)))
+        .map(|i| (lab.ids(40 + i, 5 + 7 * i as usize), u64::from(i)))
         .collect();
+    let submit = |(own, seed): &(Vec<u32>, u64), salt: &Salt| {
+        lab.submit(&[&shared, own], salt, sampling(*seed), 12)
+    };
     let alone: Vec<Answer> = asks
         .iter()
-        .map(|(ids, seed)| lab.read(lab.submit(&[ids], &lab.new_salt(), sampling(*seed), 12)))
+        .map(|ask| {
+            let answer = lab.read(submit(ask, &lab.new_salt()));
+            assert_eq!(answer.report.reused, 0);
+            answer
+        })
         .collect();
-    for size in 1..=8 {
+    // Cold beside each other, and then behind a prefix that is resident.
+    for (size, warm) in (1..=8).flat_map(|size| [(size, false), (size, true)]) {
         let salt = lab.new_salt();
-        let generations: Vec<_> = asks[..size]
-            .iter()
-            .map(|(ids, seed)| lab.submit(&[ids], &salt, sampling(*seed), 12))
-            .collect();
+        if warm {
+            lab.ask(&[&shared], &salt, 1);
+        }
+        let generations: Vec<_> = asks[..size].iter().map(|ask| submit(ask, &salt)).collect();
         for (generation, alone) in generations.into_iter().zip(&alone) {
-            assert_same(&format!("batch of {size}"), &lab.read(generation), alone);
+            let answer = lab.read(generation);
+            if warm {
+                assert_eq!(answer.report.reused, length, "batch of {size}");
+            }
+            assert_same(&format!("batch of {size}, warm {warm}"), &answer, alone);
         }
     }
     assert!(

@@ -2,7 +2,7 @@
 //!
 //! Invariant: every key is sha256 over a tag that ends in NUL, then fixed-width or
 //! length-prefixed fields, so two kinds of key, or two cuts of the same bytes, never collide.
-//! Token ids are hashed as u32, little-endian. See ARCHITECTURE, "The prefix cache".
+//! Token ids are hashed as u32, little-endian. ARCHITECTURE.md tells what they are for.
 
 use sha2::{Digest, Sha256};
 use std::fmt;

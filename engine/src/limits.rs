@@ -1,7 +1,7 @@
 //! Every limit of the engine, with its reason.
 
 /// Rows of prompt in one step, over all sequences. A decoding neighbour waits for one such chunk at
-/// most. 256 rows keep the matrix kernels at their full rate (FACTS: the rate is flat from about 128).
+/// most. 256 rows keep the matrix kernels at their full rate (the rate is flat from about 128).
 pub const PREFILL_CHUNK_TOKENS: usize = 256;
 
 /// Sequences in one batch. Each costs one row a step; more only makes all of them slower.

@@ -15,7 +15,17 @@ pub fn now_s() -> u64 {
 
 /// The local time now, for one conversation: a clock that moves would change its prefix.
 pub fn freeze() -> FrozenClock {
-    let now = jiff::Zoned::now();
+    freeze_at(now_ms())
+}
+
+/// The local time at `ms` since 1970: a conversation that is resumed keeps the clock it began with.
+pub fn freeze_at(ms: u64) -> FrozenClock {
+    let at = i64::try_from(ms)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    let now = at
+        .unwrap_or_default()
+        .to_zoned(jiff::tz::TimeZone::system());
     let part = |n: i8| u32::from(n.unsigned_abs());
     let date = Date {
         year: i32::from(now.year()),

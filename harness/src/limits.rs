@@ -53,7 +53,7 @@ pub const WINDOW_TOKENS_TINY: usize = 4_096;
 /// A window of at most this many tokens gets `RESULT_CHARS_SMALL`.
 pub const WINDOW_TOKENS_SMALL: usize = 8_192;
 /// Characters of one result in a window of 4k: about 1,000 tokens of prose or code, so that one
-/// or two results fit beside the fixed pieces (DESIGN §6).
+/// or two results fit beside the fixed pieces.
 pub const RESULT_CHARS_TINY: usize = 3_200;
 /// Characters of one result in a window of 8k.
 pub const RESULT_CHARS_SMALL: usize = 6_000;

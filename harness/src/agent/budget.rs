@@ -1,6 +1,6 @@
 //! How a context window is spent. Every share is a number of tokens with an owner; the sum is the
 //! window the engine allocated. At 4,096: fixed pieces 900, reply 512, instruction 150, summary 400,
-//! verbatim 250, and the rest is for results (DESIGN: "4k works").
+//! verbatim 250, and the rest is for results.
 
 use crate::error::Error;
 use crate::limits;

@@ -95,11 +95,17 @@ impl<'a> Agent<'a> {
                 model: model.to_owned(),
             })?;
         }
+        let folder = setup.workspace.display().to_string();
+        if let Some(earlier) = folder_of(session.records()).filter(|earlier| *earlier != folder) {
+            hands.watch.told(&format!(
+                "this session began in {earlier}; the paths it speaks of are looked for in {folder}"
+            ));
+        }
         if session.records().is_empty() {
             session.append(Entry::Opened {
                 version: SESSION_VERSION,
                 model: hands.runtime.model().to_owned(),
-                workspace: setup.workspace.display().to_string(),
+                workspace: folder,
                 sections: now,
             })?;
         }
@@ -426,6 +432,14 @@ fn fixed_pieces(
 fn model_of(records: &[Record]) -> Option<&str> {
     records.iter().rev().find_map(|record| match &record.entry {
         Entry::Opened { model, .. } | Entry::OtherModel { model } => Some(model.as_str()),
+        _ => None,
+    })
+}
+
+/// The folder that a session began in.
+fn folder_of(records: &[Record]) -> Option<&str> {
+    records.iter().find_map(|record| match &record.entry {
+        Entry::Opened { workspace, .. } => Some(workspace.as_str()),
         _ => None,
     })
 }

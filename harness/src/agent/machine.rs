@@ -349,11 +349,9 @@ fn in_tools(
             done(Outcome::Interrupted, effects)
         }
         Event::Asked { text, .. } => {
-            // A message may not stand between a call and its result: the driver holds it back.
-            (
-                Phase::Tools { running, waiting },
-                vec![Effect::Tell(format!("queued: {text}"))],
-            )
+            // A message may not stand between a call and its result, and nothing holds it back yet.
+            let told = format!("not taken while a tool runs, say it again: {text}");
+            (Phase::Tools { running, waiting }, vec![Effect::Tell(told)])
         }
         Event::Answered { .. }
         | Event::ModelFailed { .. }
@@ -431,7 +429,9 @@ fn in_compact(
         Event::Interrupt { .. } => abandon(then, Outcome::Interrupted),
         Event::Asked { text, .. } => (
             Phase::Compact { reason, then },
-            vec![Effect::Tell(format!("queued: {text}"))],
+            vec![Effect::Tell(format!(
+                "not taken while the history is summed up, say it again: {text}"
+            ))],
         ),
         Event::Answered { .. } | Event::ToolFinished { .. } | Event::NoRoom { .. } => {
             (Phase::Compact { reason, then }, Vec::new())

@@ -34,6 +34,10 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let workspace = workspace(args.directory.as_deref())?;
     let sessions = env.data_dir()?.join("sessions");
     let resumed = resume(&sessions, args)?;
+    let begun = resumed
+        .as_ref()
+        .and_then(|session| session.records().first())
+        .map(|first| first.time_ms);
     let loaded = loading::load(env, &loading::options(&args.model)?, args.verbose)?;
     let session = match resumed {
         Some(session) => session,
@@ -67,7 +71,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let mut local = Local {
         model,
         sampling,
-        clock: clock::freeze(),
+        clock: begun.map_or_else(clock::freeze, clock::freeze_at),
     };
     let cancel = Cancel::new();
     cancel_on_interrupt(cancel.clone())?;

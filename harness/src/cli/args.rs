@@ -239,7 +239,7 @@ pub struct AgentArgs {
     pub goal: Vec<String>,
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Approve what would be asked about. What leaves the folder still needs a person.
+    /// Approve what would be asked about. Where there is a sandbox, what leaves the folder still needs a person.
     ///
     /// Inside a verified sandbox commands need no question. Without one each asks, and where there is no
     /// terminal to ask on it is denied.

@@ -1,7 +1,7 @@
 //! Permission is a value. `Approved<T>` has one constructor, in the gate of this file; what runs a
 //! call takes nothing else. What a person is asked is shown with every control character visible.
 //!
-//! The rules (DESIGN §6): in a verified sandbox, commands and changes in the workspace need no
+//! The rules: in a verified sandbox, commands and changes in the workspace need no
 //! question. Without one, each asks, but for commands that are known to only read. Without a
 //! terminal to ask on, what would ask is denied. `--yes` answers yes, though never to what leads
 //! out of a verified sandbox: that takes a person. Nothing that a tool, a file or a memory says

@@ -24,7 +24,7 @@ pub struct Caps {
 }
 
 impl Caps {
-    /// The tier of a context window (DESIGN §6).
+    /// The tier of a context window.
     pub fn for_window(window_tokens: usize) -> Caps {
         let chars = match window_tokens {
             n if n <= WINDOW_TOKENS_TINY => RESULT_CHARS_TINY,

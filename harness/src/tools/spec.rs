@@ -278,7 +278,7 @@ mod tests {
                 .map(|s| s.to_function().to_string().len())
                 .sum()
         };
-        // A quarter of the 900 tokens that a 4k window has for everything fixed (DESIGN §6), at
+        // A quarter of the 900 tokens that a 4k window has for everything fixed, at
         // about four characters a token, and the same again for JSON's own signs.
         assert!(size(Profile::Small) < 1_800, "{}", size(Profile::Small));
         assert!(size(Profile::Full) < 4_800, "{}", size(Profile::Full));

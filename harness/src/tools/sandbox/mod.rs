@@ -1,4 +1,4 @@
-//! The boundary around commands (DESIGN §6). Files by landlock, system calls by seccomp, a network
+//! The boundary around commands. Files by landlock, system calls by seccomp, a network
 //! of its own and read-only mounts where the kernel allows namespaces.
 //!
 //! What is active was tried: a probe forks a child inside the sandbox that writes and reads outside
