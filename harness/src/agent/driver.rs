@@ -249,6 +249,7 @@ impl<'a> Agent<'a> {
             Err(failed) if failed.error.blame() == Blame::Caller => return Err(failed.error),
             Err(failed) => {
                 return Ok(Event::ModelFailed {
+                    blame: failed.error.blame(),
                     error: failed.error.to_string(),
                     worth_retrying: failed.worth_retrying,
                 });

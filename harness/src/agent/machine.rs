@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 use super::finish_tool;
 use super::guards::{Guards, Limits, Repeat};
 use super::transcript::{Call, Entry, ToolOutput};
+use crate::error::Blame;
 
 /// Where a run stands. Every state owns what it needs and nothing else.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +69,7 @@ pub enum Outcome {
     /// A guard stopped it, and says which and why.
     Stopped { why: String },
     /// The runtime failed more often than is worth retrying.
-    Failed { error: String },
+    Failed { error: String, blame: Blame },
 }
 
 /// What happened.
@@ -79,7 +80,11 @@ pub enum Event {
     /// The model finished its turn. `tokens` is the context's length now, this turn included.
     Answered { answer: Answer, tokens: usize },
     /// The runtime could not answer.
-    ModelFailed { error: String, worth_retrying: bool },
+    ModelFailed {
+        error: String,
+        blame: Blame,
+        worth_retrying: bool,
+    },
     /// A tool finished and its output fits.
     ToolFinished { output: ToolOutput, tokens: usize },
     /// A tool finished; its output cannot be cut small enough for the room that is left.
@@ -183,13 +188,14 @@ fn in_model(guards: &mut Guards, event: Event) -> (Phase, Vec<Effect>) {
         Event::Answered { answer, tokens } => answered(guards, answer, tokens),
         Event::ModelFailed {
             error,
+            blame,
             worth_retrying,
         } => {
             if worth_retrying && guards.may_retry() {
                 let tell = format!("the runtime failed and is asked again: {error}");
                 (Phase::Model, vec![Effect::Tell(tell), ask(guards)])
             } else {
-                done(Outcome::Failed { error }, Vec::new())
+                done(Outcome::Failed { error, blame }, Vec::new())
             }
         }
         Event::Interrupt { partial } => {
@@ -425,7 +431,7 @@ fn in_compact(
                 why: format!("compaction failed: {why}"),
             },
         ),
-        Event::ModelFailed { error, .. } => abandon(then, Outcome::Failed { error }),
+        Event::ModelFailed { error, blame, .. } => abandon(then, Outcome::Failed { error, blame }),
         Event::Interrupt { .. } => abandon(then, Outcome::Interrupted),
         Event::Asked { text, .. } => (
             Phase::Compact { reason, then },
@@ -516,7 +522,7 @@ impl Outcome {
             }
             Outcome::Interrupted => "interrupted".into(),
             Outcome::Stopped { why } => format!("stopped: {why}"),
-            Outcome::Failed { error } => format!("failed: {error}"),
+            Outcome::Failed { error, .. } => format!("failed: {error}"),
         }
     }
 }
@@ -629,6 +635,7 @@ mod tests {
             tokens: 10,
         };
         let fails = |worth| Event::ModelFailed {
+            blame: Blame::Device,
             error: "no".into(),
             worth_retrying: worth,
         };

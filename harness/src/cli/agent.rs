@@ -133,7 +133,10 @@ fn close(outcome: &Outcome, session: &str) -> Result<Exit> {
             ));
             Ok(Exit::Unfinished)
         }
-        Outcome::Failed { error } => Err(Error::device(error.clone())),
+        Outcome::Failed { error, blame } => Err(Error::Said {
+            blame: *blame,
+            text: error.clone(),
+        }),
     }
 }
 
@@ -299,16 +302,19 @@ struct Terminal {
 impl Asker for Terminal {
     fn ask(&mut self, question: &Question) -> Answer {
         let prefix = question.prefix.as_ref().map(|words| words.join(" "));
-        let offer = prefix
-            .as_ref()
-            .map(|p| format!(", p = always `{}`", for_terminal(p)))
-            .unwrap_or_default();
+        let mut offer = String::new();
+        if question.repeatable {
+            offer.push_str(", a = always this one");
+        }
+        if let Some(words) = &prefix {
+            offer.push_str(&format!(", p = always `{}`", for_terminal(words)));
+        }
         {
             // Held no longer than it takes: whoever has a note to write meanwhile waits for it.
             let mut screen = std::io::stderr().lock();
             let _ = write!(
                 screen,
-                "\nThe agent wants to {}, because it {}:\n\n{}\n\ny = yes, a = always this one{offer}, n = no, or say what to do instead: ",
+                "\nThe agent wants to {}, because it {}:\n\n{}\n\ny = yes{offer}, n = no, or say what to do instead: ",
                 question.what, question.why, question.shown
             );
             let _ = screen.flush();
@@ -318,7 +324,7 @@ impl Asker for Terminal {
         };
         match line.trim() {
             "y" | "yes" => Answer::Once,
-            "a" | "always" => Answer::AlwaysThis,
+            "a" | "always" if question.repeatable => Answer::AlwaysThis,
             "p" if prefix.is_some() => Answer::AlwaysPrefix,
             "" | "n" | "no" => Answer::No(None),
             instead => Answer::No(Some(instead.to_owned())),

@@ -120,6 +120,8 @@ pub struct Question {
     pub why: String,
     /// The command or the change, whole, control characters visible.
     pub shown: String,
+    /// Whether "always this one" may be offered: it is a command. The next change is another change.
+    pub repeatable: bool,
     /// The words of a prefix that may be offered as "always"; none for what runs other programs.
     pub prefix: Option<Vec<String>>,
 }
@@ -333,6 +335,7 @@ fn question(invocation: &Invocation, why: String) -> Question {
         what: super::clean::for_terminal_line(&what),
         why: super::clean::for_terminal_line(&why),
         shown: for_terminal(&shown),
+        repeatable: matches!(invocation, Invocation::Bash(_)),
         prefix,
     }
 }
