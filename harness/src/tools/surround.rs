@@ -29,11 +29,17 @@ const FIXED: &[(&str, &str)] = &[
     // Output so far is not lost at a time limit.
     ("PYTHONUNBUFFERED", "1"),
     // What a repository may have git run when it only shows something.
-    ("GIT_CONFIG_COUNT", "2"),
+    ("GIT_CONFIG_COUNT", "4"),
     ("GIT_CONFIG_KEY_0", "core.fsmonitor"),
     ("GIT_CONFIG_VALUE_0", "false"),
     ("GIT_CONFIG_KEY_1", "log.showSignature"),
     ("GIT_CONFIG_VALUE_1", "false"),
+    // A format of the repository's own may ask for signatures (`%G?`), and so for its `gpg.program`.
+    ("GIT_CONFIG_KEY_2", "format.pretty"),
+    ("GIT_CONFIG_VALUE_2", "medium"),
+    // A remote `ext::COMMAND` is a command.
+    ("GIT_CONFIG_KEY_3", "protocol.ext.allow"),
+    ("GIT_CONFIG_VALUE_3", "never"),
 ];
 
 /// Not passed on: they start something, ask somewhere, or change which code runs.
@@ -206,5 +212,49 @@ mod tests {
                 && !trusted(&format!("{}/bin:/bin", work.display()))
         );
         assert!(!path_is_trusted(&[], &work));
+    }
+
+    /// `git log` is run unasked where there is no sandbox: a cloned repository's configuration must not make it
+    /// run a program. The same configuration does without what we set.
+    #[test]
+    fn a_repository_cannot_have_git_log_run_its_programs() {
+        let dir = tempfile::tempdir().unwrap();
+        let evil = dir.path().join("evil");
+        std::fs::write(&evil, "#!/bin/sh\ntouch \"$(dirname \"$0\")/ran\"\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&evil, mode).unwrap();
+        let own: Vec<(OsString, OsString)> = std::env::vars_os().collect();
+        let git = |args: &[&str], environment: &[(OsString, OsString)]| {
+            let output = std::process::Command::new("git")
+                .args(args)
+                .current_dir(dir.path())
+                .env_clear()
+                .envs(environment.iter().cloned())
+                .output()
+                .unwrap();
+            assert!(output.status.success(), "{args:?}: {output:?}");
+        };
+        let tree = "4b825dc642cb6eb9a060e54bf8d69288fbee4904";
+        git(&["init", "-q"], &own);
+        git(&["hash-object", "-t", "tree", "-w", "/dev/null"], &own);
+        let commit = format!(
+            "tree {tree}\nauthor a <a@b> 1 +0000\ncommitter a <a@b> 1 +0000\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n -----END PGP SIGNATURE-----\n\nm\n"
+        );
+        std::fs::write(dir.path().join("commit"), commit).unwrap();
+        git(&["hash-object", "-t", "commit", "-w", "commit"], &own);
+        let hash = std::process::Command::new("git")
+            .args(["hash-object", "-t", "commit", "commit"])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let hash = String::from_utf8(hash.stdout).unwrap();
+        git(&["update-ref", "HEAD", hash.trim()], &own);
+        git(&["config", "gpg.program", evil.to_str().unwrap()], &own);
+        git(&["config", "format.pretty", "%G? %s"], &own);
+        let ran = dir.path().join("ran");
+        git(&["log"], &environment(&own, None));
+        assert!(!ran.exists(), "with ours");
+        git(&["log"], &own);
+        assert!(ran.exists(), "the test tests something");
     }
 }
