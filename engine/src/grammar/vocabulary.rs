@@ -50,9 +50,7 @@ impl GrammarVocabulary {
             .as_ref()
             .map_err(Clone::clone)
     }
-}
 
-impl GrammarVocabulary {
     /// The rule, compiled once: an agent sends the same tools with every step, and compiling them takes
     /// longer than reusing its prompt. The last [`COMPILED_RULES_MAX`] are kept.
     pub(super) fn compiled(&self, rule: &Rule) -> Result<Arc<Compiled>, GrammarError> {

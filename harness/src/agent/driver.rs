@@ -86,28 +86,17 @@ impl<'a> Agent<'a> {
         let known = Frozen::replay(session.records().iter().map(|r| &r.entry));
         let frozen = known.unwrap_or_else(|| Frozen::new(now.clone()));
         check_fixed(&budget, &frozen, &specs, &*hands.runtime)?;
-        let model = hands.runtime.model();
-        if let Some(earlier) = model_of(session.records()).filter(|earlier| *earlier != model) {
-            hands.watch.told(&format!(
-                "this session was {earlier}'s so far; what it said is read again as text"
-            ));
-            session.append(Entry::OtherModel {
-                model: model.to_owned(),
-            })?;
-        }
-        let folder = setup.workspace.display().to_string();
-        if let Some(earlier) = folder_of(session.records()).filter(|earlier| *earlier != folder) {
-            hands.watch.told(&format!(
-                "this session began in {earlier}; the paths it speaks of are looked for in {folder}"
-            ));
-        }
+        let model = hands.runtime.model().to_owned();
+        let workspace = setup.workspace.display().to_string();
         if session.records().is_empty() {
             session.append(Entry::Opened {
                 version: SESSION_VERSION,
-                model: hands.runtime.model().to_owned(),
-                workspace: folder,
+                model,
+                workspace,
                 sections: now,
             })?;
+        } else {
+            go_on(&mut session, hands.watch, model, &workspace)?;
         }
         let mut limits = Limits::with_threshold(budget.threshold());
         if let Some(rounds) = setup.rounds_max {
@@ -326,7 +315,7 @@ impl<'a> Agent<'a> {
 
     /// Fits an output to what the next request can hold, or says that there is no room.
     fn fit(&mut self, call: &Call, mut output: ToolOutput) -> Result<Event, Error> {
-        let need = self.runtime.count(&output.text);
+        let mut need = self.runtime.count(&output.text);
         let tokens = match self.tokens_at_most {
             Some(tokens) if tokens + need <= self.budget.threshold() => tokens,
             Some(_) | None => self.measure()?,
@@ -351,7 +340,10 @@ impl<'a> Agent<'a> {
                 }
             };
             match whole.fit(caps, &*self.counter) {
-                Ok(fitted) => output.text = fitted.text().to_owned(),
+                Ok(fitted) => {
+                    output.text = fitted.text().to_owned();
+                    need = self.runtime.count(&output.text);
+                }
                 Err(_) => {
                     self.last_output = Some(whole);
                     return Ok(Event::NoRoom { output, tokens });
@@ -359,7 +351,7 @@ impl<'a> Agent<'a> {
             }
         }
         self.watch.call_ended(call, &output);
-        let tokens = tokens + self.runtime.count(&output.text);
+        let tokens = tokens + need;
         // The next result of the same turn stands behind this one.
         self.tokens_at_most = self
             .tokens_at_most
@@ -427,6 +419,28 @@ fn fixed_pieces(
         .sum();
     pieces.push(("tools".into(), tools));
     pieces
+}
+
+/// Says what is not as it was when the session was left; another model is recorded.
+fn go_on(
+    session: &mut Session,
+    watch: &mut dyn Watch,
+    model: String,
+    workspace: &str,
+) -> Result<(), Error> {
+    let earlier = |found: Option<&str>, now: &str| found.filter(|f| *f != now).map(str::to_owned);
+    if let Some(earlier) = earlier(folder_of(session.records()), workspace) {
+        watch.told(&format!(
+            "this session began in {earlier}; the paths it speaks of are looked for in {workspace}"
+        ));
+    }
+    if let Some(earlier) = earlier(model_of(session.records()), &model) {
+        watch.told(&format!(
+            "this session was {earlier}'s so far; what it said is read again as text"
+        ));
+        session.append(Entry::OtherModel { model })?;
+    }
+    Ok(())
 }
 
 /// The model that a session was last worked on with.

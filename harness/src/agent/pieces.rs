@@ -78,18 +78,8 @@ impl Frozen {
             if told.is_some_and(|i| self.told[i].text == section.text) {
                 continue;
             }
-            let file = section.file.clone().unwrap_or_else(|| section.name.clone());
-            let arguments = serde_json::json!({ "path": file }).to_string();
-            let call = Call {
-                id: next_call_id(),
-                name: "read".into(),
-                arguments,
-            };
-            entries.push(Entry::Change {
-                section: section.name.clone(),
-                call,
-                result: change_text(&section.name, &section.text),
-            });
+            let result = change_text(&section.name, &section.text);
+            entries.push(change(section, next_call_id(), result));
             match told {
                 Some(i) => self.told[i] = section.clone(),
                 None => self.told.push(section.clone()),
@@ -100,19 +90,11 @@ impl Frozen {
             if !gone || told.text.is_empty() {
                 continue;
             }
-            let file = told.file.clone().unwrap_or_else(|| told.name.clone());
-            entries.push(Entry::Change {
-                section: told.name.clone(),
-                call: Call {
-                    id: next_call_id(),
-                    name: "read".into(),
-                    arguments: serde_json::json!({ "path": file }).to_string(),
-                },
-                result: format!(
-                    "[`{}` has been removed since this conversation began. The earlier version holds no more.]\n",
-                    told.name
-                ),
-            });
+            let result = format!(
+                "[`{}` has been removed since this conversation began. The earlier version holds no more.]\n",
+                told.name
+            );
+            entries.push(change(told, next_call_id(), result));
             told.text.clear();
         }
         entries
@@ -132,6 +114,20 @@ impl Frozen {
                 file: None,
             }),
         }
+    }
+}
+
+/// As if the model had read the section's source again.
+fn change(section: &Section, call_id: String, result: String) -> Entry {
+    let file = section.file.as_deref().unwrap_or(&section.name);
+    Entry::Change {
+        section: section.name.clone(),
+        call: Call {
+            id: call_id,
+            name: "read".into(),
+            arguments: serde_json::json!({ "path": file }).to_string(),
+        },
+        result,
     }
 }
 

@@ -282,7 +282,7 @@ impl Watch for Screen<'_> {
 
     fn told(&mut self, text: &str) {
         self.end_line();
-        note(&format!("· {}", for_terminal(text)));
+        note(&format!("· {text}"));
     }
 }
 

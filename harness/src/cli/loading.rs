@@ -8,7 +8,6 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::load::{self, KvRoom, KvType, Loaded, ModelOptions};
 use crate::store::StderrProgress;
-use crate::tools::clean::for_terminal;
 
 pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
     let device = match (args.device.as_str(), args.threads) {
@@ -40,7 +39,7 @@ pub fn load(env: &Env, options: &ModelOptions, verbose: bool) -> Result<Loaded> 
         Arc::new(StderrProgress::new(env.terminals.stderr)),
     )?;
     for warning in loaded.warnings.iter().filter(|_| verbose) {
-        note(&format!("note: {}", for_terminal(warning)));
+        note(&format!("note: {warning}"));
     }
     if loaded.without_template {
         note("note: the model has no chat template; ChatML is used, which it may not know");

@@ -15,7 +15,6 @@ use super::{loading, pieces, prompt_input, sampling};
 use crate::chat::{ChatModel, Conversation, Message, ReplyOptions, SystemPart};
 use crate::env::Env;
 use crate::error::Result;
-use crate::tools::clean::for_terminal;
 
 pub fn run(env: &Env, args: &RunArgs, out: &mut Out) -> Result<Exit> {
     let text = prompt_input::prompt_text(env, &args.prompt, &mut std::io::stdin().lock())?;
@@ -76,10 +75,7 @@ pub fn close(figures: &Figures<'_>, answer: &Answer, verbose: bool, seed: Option
         note("(cut off: --max-tokens or the end of the context was reached)");
     }
     if verbose && !answer.thinking.is_empty() {
-        note(&format!(
-            "thought: {}",
-            for_terminal(answer.thinking.trim())
-        ));
+        note(&format!("thought: {}", answer.thinking.trim()));
     }
     if verbose {
         note(&pieces::table(&answer.report.pieces));

@@ -159,7 +159,7 @@ fn host_name(host: &str) -> &str {
 }
 
 /// A name or address that can only be this machine.
-pub fn is_loopback(name: &str) -> bool {
+fn is_loopback(name: &str) -> bool {
     let name = name.trim_end_matches('.');
     name.eq_ignore_ascii_case("localhost")
         || name.to_ascii_lowercase().ends_with(".localhost")

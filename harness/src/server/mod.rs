@@ -19,8 +19,6 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-pub use guard::is_loopback;
-
 use crate::chat::ChatModel;
 use crate::error::Error;
 use crate::limits;

@@ -263,11 +263,11 @@ mod tests {
     fn places_are_judged_after_following_links() {
         let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let root = dir.path().canonicalize().unwrap();
-        let work = root.join("work");
+        let work = root.join("project");
         fs::create_dir_all(work.join("src")).unwrap();
         fs::create_dir_all(work.join(".git/hooks")).unwrap();
         fs::create_dir_all(root.join("lib")).unwrap();
-        fs::create_dir_all(root.join("work-other")).unwrap();
+        fs::create_dir_all(root.join("project-other")).unwrap();
         fs::write(root.join("secret"), "s").unwrap();
         symlink("..", work.join("up")).unwrap();
         symlink("up/secret", work.join("two-steps")).unwrap();
@@ -292,10 +292,10 @@ mod tests {
             ("up/secret", Place::Outside, ""),
             ("two-steps", Place::Outside, ""),
             ("dangling", Place::Outside, ""),
-            ("../work-other/a", Place::Outside, ""),
+            ("../project-other/a", Place::Outside, ""),
             ("inside/../../secret", Place::Outside, ""),
             ("~/secret", Place::Outside, ""),
-            ("~/work/src/x", Place::Workspace, "src/x"),
+            ("~/project/src/x", Place::Workspace, "src/x"),
             ("../lib/std.rs", Place::Readable, ""),
             ("/tmp/x", Place::Temporary, ""),
             ("/tmp/../etc", Place::Outside, ""),

@@ -17,6 +17,15 @@ fn sandboxed() -> Option<Bench> {
     Some(bench)
 }
 
+/// Whether what is read-only is a mount, or a plain statement why not.
+fn has_mounts(bench: &Bench) -> bool {
+    let mounts = bench.tools.sandbox().active().read_only_mounts.is_on();
+    if !mounts {
+        println!("SKIPPED: no mount namespace on this machine");
+    }
+    mounts
+}
+
 /// Each of these works without the sandbox and fails inside it.
 #[test]
 fn the_sandbox_denies_what_works_without_it() {
@@ -153,8 +162,7 @@ fn what_git_obeys_cannot_be_planted() {
         fs::create_dir_all(work.join(".git/hooks")).unwrap();
     };
     let inside = bench_in(16_384, true, make);
-    if !inside.tools.sandbox().active().read_only_mounts.is_on() {
-        println!("SKIPPED: no mount namespace on this machine");
+    if !has_mounts(&inside) {
         return;
     }
     let outside = bench_in(16_384, false, make);
@@ -194,8 +202,7 @@ fn a_denied_command_is_told_about_the_sandbox() {
 #[test]
 fn read_only_mounts_protect_modes_too() {
     let Some(inside) = sandboxed() else { return };
-    if !inside.tools.sandbox().active().read_only_mounts.is_on() {
-        println!("SKIPPED: no mount namespace on this machine");
+    if !has_mounts(&inside) {
         return;
     }
     let file = inside.outside.join("f");
