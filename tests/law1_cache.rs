@@ -210,7 +210,7 @@ fn assert_counts(lab: &Lab, before: usize, answer: &Answer, reused: usize) {
     assert_eq!(report.reused + report.computed, report.tokens);
     assert_eq!(
         lab.rows_forwarded() - before,
-        report.computed + report.decode_rows
+        report.computed + report.decode_rows + report.drafted - report.drafts_taken
     );
 }
 

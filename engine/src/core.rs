@@ -7,6 +7,7 @@
 use crate::cache::{Cache, Keyed};
 use crate::clock::Clock;
 use crate::context::EffectiveContext;
+use crate::draft::Drafter;
 use crate::error::{Error, Result};
 use crate::keys::Salt;
 use crate::limits::PLAN_PIN_MS;
@@ -157,6 +158,7 @@ impl Core {
             priority,
             task,
             tally: Tally::new(plan, evicted, now),
+            drafter: Drafter::default(),
             _load: load,
         };
         let behind = self.waiting.iter().position(|w| w.priority > priority);

@@ -24,7 +24,7 @@ use crate::stats::Stats;
 use crate::stop::StopMatcher;
 use crate::timeline::Timeline;
 use crate::vocab::TokenBytes;
-use models::forward::Forward;
+use models::forward::{Forward, PassCost};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
@@ -68,6 +68,7 @@ pub(crate) struct Shared {
     grammars: Arc<GrammarVocabulary>,
     context: EffectiveContext,
     model_vocab: usize,
+    cost: Option<PassCost>,
     load: Arc<AtomicUsize>,
     load_max: usize,
     next_id: AtomicU64,
@@ -112,7 +113,7 @@ impl Engine {
             block_bytes: forward.kv_shape().block_bytes() as u64,
         };
         let context = EffectiveContext::choose(model, config.context)?;
-        let model_vocab = forward.config().vocab;
+        let (model_vocab, cost) = (forward.config().vocab, forward.cost());
         let limits = Limits {
             sequences_max: config.sequences_max.clamp(1, SEQUENCES_MAX),
             chunk_tokens: config.chunk_tokens.max(SEQUENCES_MAX + 1),
@@ -132,6 +133,7 @@ impl Engine {
                 vocab,
                 context,
                 model_vocab,
+                cost,
                 load: Arc::default(),
                 load_max,
                 next_id: AtomicU64::new(1),
@@ -171,6 +173,11 @@ impl Engine {
     /// Tokens that a sequence may hold, and why.
     pub fn context(&self) -> &EffectiveContext {
         &self.shared.context
+    }
+
+    /// What one pass of the model costs, where that is known.
+    pub fn pass_cost(&self) -> Option<PassCost> {
+        self.shared.cost
     }
 
     pub fn vocab(&self) -> &Arc<dyn TokenBytes> {
@@ -328,6 +335,7 @@ impl Shared {
         let room = self.context.tokens - prompt.len();
         let mut reply = Reply::new(self.vocab.clone(), sampler, stop, constraint);
         reply.ignore_end = request.ignore_end;
+        reply.no_drafts = request.no_drafts;
         reply.tokens_max = request.max_tokens.unwrap_or(room).min(room);
         Ok(reply)
     }

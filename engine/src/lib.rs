@@ -10,6 +10,7 @@ mod cache;
 mod clock;
 mod context;
 mod core;
+mod draft;
 mod engine;
 mod error;
 pub mod grammar;

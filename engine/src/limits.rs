@@ -7,6 +7,20 @@ pub const PREFILL_CHUNK_TOKENS: usize = 256;
 /// Sequences in one batch. Each costs one row a step; more only makes all of them slower.
 pub const SEQUENCES_MAX: usize = 16;
 
+/// Rows of one step while some of them are drafts. Up to about eight rows a step costs little more than
+/// one, because reading the weights is what takes the time.
+pub const DRAFT_ROWS_MAX: usize = 8;
+
+/// Tokens that must have stood in a row before for what followed them to be drafted. Two are met by chance
+/// too often.
+pub const DRAFT_MATCH_TOKENS: usize = 3;
+
+/// How far back that is looked for: some ten microseconds.
+pub const DRAFT_LOOKBACK_TOKENS: usize = 32_768;
+
+/// Most steps without a draft after drafts that were wrong.
+pub const DRAFT_PAUSE_STEPS_MAX: usize = 16;
+
 /// Requests that may wait. Beyond this an error is kinder than an answer after minutes.
 pub const QUEUE_MAX: usize = 256;
 

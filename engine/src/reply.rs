@@ -18,6 +18,7 @@ pub struct Reply {
     pub stop: StopMatcher,
     pub constraint: Option<Constraint>,
     pub ignore_end: bool,
+    pub no_drafts: bool,
     /// Tokens that may be sampled, clamped to the context.
     pub tokens_max: usize,
     /// Sampled so far.
@@ -48,6 +49,7 @@ impl Reply {
             stop,
             constraint,
             ignore_end: false,
+            no_drafts: false,
             tokens_max: usize::MAX,
             ids: Vec::new(),
             held: VecDeque::new(),

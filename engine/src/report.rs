@@ -123,8 +123,11 @@ pub struct Report {
     pub between: Vec<Between>,
     /// Tokens sampled.
     pub generated: usize,
-    /// Rows of one token each that decoding put through the forward pass.
+    /// Rows of one token each that decoding put through the forward pass, wrong guesses left out.
     pub decode_rows: usize,
+    /// Rows that were guesses, and those of them that were right and are in `decode_rows`.
+    pub drafted: usize,
+    pub drafts_taken: usize,
     /// From submission until the first row was scheduled.
     pub queue_ms: f64,
     /// From the first row until the last row of the prompt.

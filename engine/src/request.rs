@@ -35,6 +35,9 @@ pub struct Request {
     pub grammar: Option<GrammarSpec>,
     /// `Some(n)`: each token carries its log probability and those of the n most likely tokens.
     pub logprobs: Option<usize>,
+    /// Compute every token alone, also where it could be guessed. The reply is the same. For
+    /// measurements.
+    pub no_drafts: bool,
     /// Sample on past end-of-generation tokens, to the limit. For measurements.
     pub ignore_end: bool,
     pub priority: Priority,

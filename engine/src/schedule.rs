@@ -14,7 +14,7 @@
 
 use crate::core::{Core, make_resident};
 use crate::error::Error;
-use crate::limits::{DECODE_RESERVE_TOKENS, JOIN_TOKENS_MIN};
+use crate::limits::{DECODE_RESERVE_TOKENS, DRAFT_ROWS_MAX, JOIN_TOKENS_MIN};
 use crate::plan::Prefix;
 use crate::pool::{BlockCount, Lease};
 use crate::request::Finish;
@@ -22,10 +22,12 @@ use crate::sequence::Sequence;
 use kernels::BLOCK_TOKENS;
 
 /// Rows that a sequence contributes to the next step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Turn {
     pub id: u64,
     pub rows: usize,
+    /// Tokens guessed to follow, a row each.
+    pub draft: Vec<u32>,
 }
 
 impl Core {
@@ -192,11 +194,33 @@ impl Core {
             }
             if self.make_room(id, self.active[index].filled + rows) {
                 budget -= rows;
-                turns.push(Turn { id, rows });
+                turns.push(Turn {
+                    id,
+                    rows,
+                    draft: Vec::new(),
+                });
             }
         }
         turns.retain(|turn| self.active.iter().any(|s| s.id == turn.id));
+        self.add_drafts(&mut turns);
         turns
+    }
+
+    /// Guesses where few rows are computed, each of which then costs little.
+    fn add_drafts(&mut self, turns: &mut [Turn]) {
+        let rows: usize = turns.iter().map(|turn| turn.rows).sum();
+        let mut left = DRAFT_ROWS_MAX.saturating_sub(rows);
+        if left == 0 || !self.forward.is_exact() {
+            return;
+        }
+        let fair = left.div_ceil(turns.len().max(1));
+        for turn in turns {
+            let sequence = self.active.iter_mut().find(|s| s.id == turn.id);
+            if let Some(sequence) = sequence {
+                turn.draft = sequence.draft(fair.min(left));
+                left -= turn.draft.len();
+            }
+        }
     }
 
     /// Those that owe one row first, then prompts by priority and age.

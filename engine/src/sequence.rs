@@ -4,6 +4,7 @@
 //! There is no prefill state and no decode state: a decoding sequence owes one row.
 
 use crate::cache::Keyed;
+use crate::draft::Drafter;
 use crate::error::Result;
 use crate::plan::Goal;
 use crate::pool::Lease;
@@ -11,6 +12,7 @@ use crate::reply::Reply;
 use crate::report::Report;
 use crate::request::{Event, Priority};
 use crate::tally::Tally;
+use kernels::BLOCK_TOKENS;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot};
@@ -29,6 +31,7 @@ pub struct Sequence {
     pub priority: Priority,
     pub task: Task,
     pub tally: Tally,
+    pub drafter: Drafter,
     pub _load: Load,
 }
 
@@ -98,6 +101,24 @@ impl Sequence {
         match &self.task {
             Task::Sync { .. } => self.prompt_tokens(),
             Task::Reply { reply, .. } => self.prompt_tokens() + reply.tokens_max.saturating_sub(1),
+        }
+    }
+
+    /// Tokens that may follow those that are known, at most `max`, for its next row. They fit into the
+    /// blocks it holds: a guess is not worth another's block.
+    pub fn draft(&mut self, max: usize) -> Vec<u32> {
+        let Task::Reply { reply, .. } = &self.task else {
+            return Vec::new();
+        };
+        if reply.no_drafts || self.pending() != 1 {
+            return Vec::new();
+        }
+        let known = self.ids.len();
+        let wanted = reply.tokens_max.saturating_sub(reply.ids.len() + 1);
+        let room = (self.lease.len() * BLOCK_TOKENS).saturating_sub(known);
+        match max.min(wanted).min(room) {
+            0 => Vec::new(),
+            max => self.drafter.draft(&self.ids, max),
         }
     }
 

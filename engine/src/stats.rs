@@ -28,6 +28,9 @@ pub struct Stats {
     pub steps: u64,
     /// Rows that really went through the forward pass, as it counts them.
     pub rows_forwarded: u64,
+    /// Tokens that were guessed ahead, and those of them that were right.
+    pub drafted: u64,
+    pub drafts_taken: u64,
     pub failed_steps: u64,
     pub preemptions: u64,
     /// Most sequences in one step so far.

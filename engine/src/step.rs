@@ -11,6 +11,7 @@ use crate::sequence::{Sequence, Task};
 use kernels::BLOCK_TOKENS;
 use models::forward::{LogitRows, Logits, SeqStep};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
 
 impl Core {
     /// Runs one step. False when there was nothing to run.
@@ -33,8 +34,10 @@ impl Core {
         match outcome {
             Ok(logits) => {
                 let ms = (self.clock.now() - started).as_secs_f64() * 1000.0;
-                if let [only] = turns[..] {
-                    self.rates.measured(only.rows, ms);
+                if let [Turn { rows, draft, .. }] = &turns[..]
+                    && draft.is_empty()
+                {
+                    self.rates.measured(*rows, ms);
                 }
                 self.stats.rows_forwarded += logits.rows_computed as u64;
                 self.advance(&turns, &logits);
@@ -46,20 +49,27 @@ impl Core {
     }
 
     fn run_forward(&mut self, turns: &[Turn]) -> Result<Logits> {
+        let drafted = self.with_drafts(turns);
         let mut steps = Vec::with_capacity(turns.len());
         let mut rows_owed = 0;
-        for turn in turns {
+        for (turn, drafted) in turns.iter().zip(&drafted) {
             let sequence = self.active.iter().find(|s| s.id == turn.id);
             let sequence = sequence.expect("turns are of active sequences");
             let end = sequence.filled + turn.rows;
             let logits = wants_logits(sequence, end);
             rows_owed += usize::from(logits == LogitRows::Last);
-            steps.push(SeqStep {
+            let mut step = SeqStep {
                 tokens: &sequence.ids[sequence.filled..end],
                 start: sequence.filled,
                 table: &sequence.lease.table()[..end.div_ceil(BLOCK_TOKENS)],
                 logits,
-            });
+            };
+            if !turn.draft.is_empty() {
+                step.tokens = drafted;
+                step.logits = LogitRows::All;
+                rows_owed += turn.draft.len();
+            }
+            steps.push(step);
         }
         let kv = self.cache.pool_mut().kv_mut();
         let forward = &mut self.forward;
@@ -69,7 +79,7 @@ impl Core {
             Ok(outcome) => outcome.map_err(Error::forward)?,
             Err(panic) => return Err(Error::Bug(panic_message(&*panic))),
         };
-        let rows: usize = turns.iter().map(|t| t.rows).sum();
+        let rows: usize = turns.iter().map(|t| t.rows + t.draft.len()).sum();
         if logits.rows_computed != rows || logits.data.len() != rows_owed * logits.vocab {
             return Err(Error::Bug(format!(
                 "the forward pass computed {} rows and {} logits; {rows} rows and {rows_owed} × {} \
@@ -82,6 +92,19 @@ impl Core {
         Ok(logits)
     }
 
+    /// The tokens of each turn that drafts: the one that is owed, then the guesses.
+    fn with_drafts(&self, turns: &[Turn]) -> Vec<Vec<u32>> {
+        let tokens = |turn: &Turn| {
+            let sequence = self.active.iter().find(|s| s.id == turn.id);
+            let owed = sequence.and_then(|s| s.ids.last()).copied();
+            match turn.draft.is_empty() {
+                true => Vec::new(),
+                false => owed.into_iter().chain(turn.draft.clone()).collect(),
+            }
+        };
+        turns.iter().map(tokens).collect()
+    }
+
     fn advance(&mut self, turns: &[Turn], logits: &Logits) {
         let now = self.clock.now();
         let mut logit_rows = logits.data.chunks_exact(logits.vocab);
@@ -89,21 +112,18 @@ impl Core {
         for turn in turns {
             let index = self.active.iter().position(|s| s.id == turn.id);
             let index = index.expect("turns are of active sequences");
-            let sequence = &mut self.active[index];
-            let (start, end) = (sequence.filled, sequence.filled + turn.rows);
-            let wanted = wants_logits(sequence, end) == LogitRows::Last;
-            let prompt = sequence.prompt_tokens();
-            let prompt_done = sequence.tally.forwarded(start, turn.rows, prompt, now);
-            sequence.filled = end;
-            self.keep(index, start);
-            if prompt_done {
-                self.account_prompt(index);
-            }
-            let row = match wanted {
-                true => logit_rows.next(),
-                false => None,
+            let sequence = &self.active[index];
+            let wanted = wants_logits(sequence, sequence.filled + turn.rows) == LogitRows::Last;
+            let rows = logit_rows
+                .by_ref()
+                .take(usize::from(wanted) + turn.draft.len());
+            let rows: Vec<&[f32]> = rows.collect();
+            let finish = self.filled(index, turn.rows, rows.first().copied(), now);
+            let finish = match turn.draft.is_empty() {
+                true => finish,
+                false => self.verify(index, &turn.draft, &rows[1..], finish),
             };
-            if let Some(finish) = self.take_row(index, row) {
+            if let Some(finish) = finish {
                 done.push((turn.id, finish));
             }
         }
@@ -113,6 +133,52 @@ impl Core {
                 self.finish(sequence, finish);
             }
         }
+    }
+
+    /// The next `rows` positions of a sequence have their KV, and the last of them has these logits.
+    fn filled(
+        &mut self,
+        index: usize,
+        rows: usize,
+        logits: Option<&[f32]>,
+        now: Duration,
+    ) -> Option<Finish> {
+        let sequence = &mut self.active[index];
+        let start = sequence.filled;
+        let prompt = sequence.prompt_tokens();
+        let prompt_done = sequence.tally.forwarded(start, rows, prompt, now);
+        sequence.filled = start + rows;
+        self.keep(index, start);
+        if prompt_done {
+            self.account_prompt(index);
+        }
+        self.take_row(index, logits)
+    }
+
+    /// Goes on through the rows of a draft as long as what is sampled is what was guessed. The KV of
+    /// the other rows lies behind the filled positions, where nobody reads it.
+    fn verify(
+        &mut self,
+        index: usize,
+        draft: &[u32],
+        rows: &[&[f32]],
+        mut finish: Option<Finish>,
+    ) -> Option<Finish> {
+        let now = self.clock.now();
+        let mut taken = 0;
+        for (guess, row) in draft.iter().zip(rows) {
+            if finish.is_some() || self.active[index].ids.last() != Some(guess) {
+                break;
+            }
+            taken += 1;
+            finish = self.filled(index, 1, Some(row), now);
+        }
+        let sequence = &mut self.active[index];
+        sequence.drafter.verified(draft.len(), taken);
+        sequence.tally.drafted(draft.len(), taken);
+        self.stats.drafted += draft.len() as u64;
+        self.stats.drafts_taken += taken as u64;
+        finish
     }
 
     /// Prompt chunks enter the tree at once, decoded tokens a block at a time.

@@ -21,6 +21,8 @@ pub struct Tally {
     in_flight: usize,
     rows_again: usize,
     decode_rows: usize,
+    drafted: usize,
+    drafts_taken: usize,
     generated: usize,
     submitted: Duration,
     started: Option<Duration>,
@@ -40,6 +42,8 @@ impl Tally {
             in_flight: 0,
             rows_again: 0,
             decode_rows: 0,
+            drafted: 0,
+            drafts_taken: 0,
             generated: 0,
             submitted: now,
             started: None,
@@ -114,6 +118,12 @@ impl Tally {
         self.first_token.get_or_insert(now);
     }
 
+    /// Of `drafted` rows that were guessed, `taken` stand; [`Self::forwarded`] has counted those.
+    pub fn drafted(&mut self, drafted: usize, taken: usize) {
+        self.drafted += drafted;
+        self.drafts_taken += taken;
+    }
+
     /// Positions of the prompt that are accounted for.
     pub fn covered(&self) -> usize {
         self.sources.tokens()
@@ -152,6 +162,8 @@ impl Tally {
             between: self.between,
             generated: self.generated,
             decode_rows: self.decode_rows,
+            drafted: self.drafted,
+            drafts_taken: self.drafts_taken,
             queue_ms: ms(started.saturating_sub(self.submitted)),
             prefill_ms: ms(prompt_done.saturating_sub(started)),
             ttft_ms: first.map(|f| ms(f.saturating_sub(self.submitted))),

@@ -220,3 +220,9 @@ pub const STOPS_MAX: usize = 16;
 pub const TOP_LOGPROBS_MAX: u64 = 20;
 /// JSON has no infinity: the log probability of what cannot happen.
 pub const LOGPROB_MIN: f32 = -9_999.0;
+
+/// New tokens of a prompt that `bench speed` measures: what peers' benchmarks use.
+pub const BENCH_PREFILL_TOKENS: usize = 512;
+
+/// Tokens of an answer that `bench speed` measures: a second or two of a small model.
+pub const BENCH_DECODE_TOKENS: usize = 64;

@@ -1,42 +1,77 @@
-//! Zeroed memory on a cache-line boundary, taken from the system lazily.
+//! Zeroed memory on a cache-line boundary, taken from the system lazily, in huge pages where it has them.
+//!
+//! A model is read from end to end for every token. With pages of 4 KiB the walk over the page tables
+//! costs a quarter of the bandwidth and more; so small weights share maps that are large enough for
+//! pages of 2 MiB. What is freed goes back to the system with the last of its map.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ptr::NonNull;
+use std::sync::{Arc, Mutex};
+
+use memmap2::MmapMut;
+
+use crate::limits::{SLAB_BYTES, SLAB_SHARE_BYTES_MAX};
 
 /// A cache line, and the width of the widest register.
 pub(crate) const LINE: usize = 64;
 
-/// `len` bytes, zeroed, aligned to 64. The pages are the system's zero page until written:
-/// `alloc_zeroed` is asked with a small alignment (a larger one would be cleared by
-/// hand) and the start is rounded up.
+/// Memory of the system's own, zero until written.
+struct Slab {
+    base: *mut u8,
+    /// Unmaps when dropped; reached through `base` only.
+    _map: MmapMut,
+}
+
+// SAFETY: parts of a slab are handed out once each and reached through their `AlignedBytes` alone.
+unsafe impl Send for Slab {}
+// SAFETY: as above.
+unsafe impl Sync for Slab {}
+
+impl Slab {
+    fn new(len: usize) -> Option<Slab> {
+        let mut map = MmapMut::map_anon(len).ok()?;
+        // Where the system has no huge pages, small ones serve.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Some(Slab {
+            base: map.as_mut_ptr(),
+            _map: map,
+        })
+    }
+}
+
+/// The slab that small requests share, and how much of it is taken.
+static SHARED: Mutex<Option<(Arc<Slab>, usize)>> = Mutex::new(None);
+
+/// `len` bytes, zeroed, aligned to 64.
 pub(crate) struct AlignedBytes {
-    base: NonNull<u8>,
+    slab: Arc<Slab>,
     start: usize,
     len: usize,
 }
 
-// SAFETY: the memory is owned and reached only through `&self` / `&mut self`.
-unsafe impl Send for AlignedBytes {}
-// SAFETY: as above; shared access only reads.
-unsafe impl Sync for AlignedBytes {}
-
 impl AlignedBytes {
     /// `None` when the system refuses.
     pub fn zeroed(len: usize) -> Option<AlignedBytes> {
-        let layout = Self::layout(len)?;
-        // SAFETY: the layout has a size of at least `LINE`, checked by construction.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) })?;
-        let start = base.as_ptr().align_offset(LINE);
-        Some(AlignedBytes { base, start, len })
-    }
-
-    fn layout(len: usize) -> Option<Layout> {
-        Layout::from_size_align(len.checked_add(LINE)?, 16).ok()
+        let room = len.max(1).checked_next_multiple_of(LINE)?;
+        if room > SLAB_SHARE_BYTES_MAX {
+            let slab = Arc::new(Slab::new(room)?);
+            return Some(AlignedBytes {
+                slab,
+                start: 0,
+                len,
+            });
+        }
+        let mut shared = SHARED.lock().unwrap_or_else(|e| e.into_inner());
+        let (slab, start) = match &mut *shared {
+            Some((slab, taken)) if *taken + room <= SLAB_BYTES => (slab.clone(), *taken),
+            _ => (Arc::new(Slab::new(SLAB_BYTES)?), 0),
+        };
+        *shared = Some((slab.clone(), start + room));
+        Some(AlignedBytes { slab, start, len })
     }
 
     pub fn as_ptr(&self) -> *const u8 {
-        // SAFETY: `start <= LINE` and the allocation has `len + LINE` bytes.
-        unsafe { self.base.as_ptr().add(self.start) }
+        // SAFETY: `start + len` bytes are inside the slab, by `zeroed`.
+        unsafe { self.slab.base.add(self.start) }
     }
 
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -44,7 +79,7 @@ impl AlignedBytes {
     }
 
     pub fn as_slice(&self) -> &[u8] {
-        // SAFETY: `len` initialised (zeroed) bytes from `as_ptr`, owned by `self`.
+        // SAFETY: `len` initialised (zeroed) bytes from `as_ptr`, handed out to `self` alone.
         unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
     }
 
@@ -57,11 +92,3 @@ impl AlignedBytes {
 /// A value on a cache line of its own: vectors inside never straddle two lines.
 #[repr(align(64))]
 pub(crate) struct Aligned<T>(pub T);
-
-impl Drop for AlignedBytes {
-    fn drop(&mut self) {
-        let layout = Self::layout(self.len).expect("was valid when allocated");
-        // SAFETY: allocated in `zeroed` with this same layout.
-        unsafe { dealloc(self.base.as_ptr(), layout) }
-    }
-}

@@ -9,9 +9,9 @@ use std::ops::Range;
 
 use crate::Weight;
 use crate::activations::{Panel, Rounded};
-use crate::aligned::Aligned;
+use crate::aligned::{Aligned, LINE};
 use crate::isa::{Isa, Job};
-use crate::limits::{PANEL_ROWS, TILE_ROWS};
+use crate::limits::{PANEL_ROWS, PREFETCH_BYTES, ROWS_AT_ONCE, TILE_ROWS};
 use crate::quant::formats::Format;
 use crate::share::Parts;
 use crate::weight::scales_at;
@@ -132,9 +132,9 @@ unsafe fn tiles_panel<I: Isa, Q: Format, const W: usize, const ONE: bool>(
     // SAFETY: block `b` of group `group` lies inside every tile; row `t` is below `rows`, so
     // inside the panel and the accumulators.
     unsafe {
-        let mut one = [I::splat(0.0); W];
+        let mut one = [[I::splat(0.0); 1]; W];
         for group in 0..groups {
-            let mut halves = [(one[0], one[0]); W];
+            let mut halves = [(one[0][0], one[0][0]); W];
             for i in 0..W {
                 let s = tiles[i].as_ptr().add(scales + group * layout.group_bytes);
                 let d = I::load_f16(s);
@@ -147,33 +147,67 @@ unsafe fn tiles_panel<I: Isa, Q: Format, const W: usize, const ONE: bool>(
             }
             for sub in 0..layout.group_blocks {
                 let b = group * layout.group_blocks + sub;
-                let mut w = [[I::zero(); 8]; W];
-                let mut ready = [Scales::<I::F>::of(one[0]); W];
+                let mut w = [words::<I, Q>([I::zero(); 8]); W];
+                let mut ready = [Scales::<I::F>::of(one[0][0]); W];
                 for i in 0..W {
                     let tile = tiles[i].as_ptr();
                     let s = tile.add(scales + group * layout.group_bytes);
-                    w[i] = Q::numbers::<I>(tile.add(b * layout.block_bytes));
+                    let ahead = tile.wrapping_add(b * layout.block_bytes + PREFETCH_BYTES);
+                    for line in 0..layout.block_bytes / LINE {
+                        I::prefetch(ahead.wrapping_add(line * LINE));
+                    }
+                    w[i] = words::<I, Q>(Q::numbers::<I>(tile.add(b * layout.block_bytes)));
                     ready[i] = block_scales::<I, Q>(s, halves[i].0, halves[i].1, sub);
                 }
                 if ONE {
-                    one = step::<I, Q, W>(&w, &ready, panel, b, one);
+                    one = step::<I, Q, W, 1>(&w, &ready, panel, b, one);
                     continue;
                 }
-                for t in 0..rows {
-                    let mut sum = [one[0]; W];
-                    for i in 0..W {
-                        sum[i] = I::load(acc[i].add(TILE_ROWS * t));
-                    }
-                    sum = step::<I, Q, W>(&w, &ready, panel, b * rows + t, sum);
-                    for i in 0..W {
-                        I::store(acc[i].add(TILE_ROWS * t), sum[i]);
-                    }
+                let mut t = 0;
+                while t + ROWS_AT_ONCE <= rows {
+                    meet::<I, Q, W, ROWS_AT_ONCE>(&w, &ready, panel, b, t, acc);
+                    t += ROWS_AT_ONCE;
+                }
+                while t < rows {
+                    meet::<I, Q, W, 1>(&w, &ready, panel, b, t, acc);
+                    t += 1;
                 }
             }
         }
         if ONE {
             for i in 0..W {
-                I::store(acc[i], one[i]);
+                I::store(acc[i], one[i][0]);
+            }
+        }
+    }
+}
+
+/// One block of `W` tiles meets rows `t .. t + R` of the panel; their sums are in `acc`.
+///
+/// # Safety
+/// The panel has block `b` and these rows, and `acc` sixteen lanes for each of its rows.
+#[inline(always)]
+unsafe fn meet<I: Isa, Q: Format, const W: usize, const R: usize>(
+    w: &[I::Words; W],
+    scales: &[Scales<I::F>; W],
+    panel: &Panel,
+    b: usize,
+    t: usize,
+    acc: [*mut f32; W],
+) {
+    debug_assert!(t + R <= panel.rows);
+    // SAFETY: rows below `panel.rows`.
+    unsafe {
+        let mut sum = [[I::splat(0.0); R]; W];
+        for i in 0..W {
+            for r in 0..R {
+                sum[i][r] = I::load(acc[i].add(TILE_ROWS * (t + r)));
+            }
+        }
+        sum = step::<I, Q, W, R>(w, scales, panel, b * panel.rows + t, sum);
+        for i in 0..W {
+            for r in 0..R {
+                I::store(acc[i].add(TILE_ROWS * (t + r)), sum[i][r]);
             }
         }
     }
@@ -235,44 +269,58 @@ unsafe fn nibble_scales<I: Isa>(s: *const u8) -> (I::F, I::F) {
     }
 }
 
-/// One block of `W` tiles meets one activation row: number `i` of the panel.
+/// One block of `W` tiles meets `R` activation rows: numbers `i .. i + R` of the panel.
 ///
 /// # Safety
-/// The panel has a block `i`.
+/// The panel has these blocks.
 #[inline(always)]
-unsafe fn step<I: Isa, Q: Format, const W: usize>(
-    w: &[[I::V; 8]; W],
+unsafe fn step<I: Isa, Q: Format, const W: usize, const R: usize>(
+    w: &[I::Words; W],
     scales: &[Scales<I::F>; W],
     panel: &Panel,
     i: usize,
-    mut acc: [I::F; W],
-) -> [I::F; W] {
-    // SAFETY: 32 bytes of `q` and one element of the others belong to block `i`.
+    mut acc: [[I::F; R]; W],
+) -> [[I::F; R]; W] {
+    // SAFETY: 32 bytes of `q` and one element of the others belong to each block.
     unsafe {
         let q = panel.q.add(32 * i);
-        let dx = I::splat(*panel.d.add(i));
-        let halves = [*panel.halves.add(2 * i), *panel.halves.add(2 * i + 1)];
-        if Q::TY.scales_by_16() {
-            let low = words::<I, Q, W, 4>(w, 0, halves[0], q);
-            let high = words::<I, Q, W, 4>(w, 4, halves[1], q.add(16));
-            let sums = [I::splat(halves[0] as f32), I::splat(halves[1] as f32)];
-            for (x, acc) in acc.iter_mut().enumerate() {
-                let Scales { d, m, sc, mn } = &scales[x];
-                // Whole numbers below 2^24 (see limits.rs), so this is exact.
-                let high = I::mul(I::to_f32(high[x]), sc[1]);
-                let dot = I::fma(I::to_f32(low[x]), sc[0], high);
-                *acc = I::fma(dot, I::mul(*d, dx), *acc);
-                if Q::TY.has_min() {
-                    let min = I::fma(sums[0], mn[0], I::mul(sums[1], mn[1]));
-                    *acc = I::fma(min, I::mul(*m, dx), *acc);
+        let mut halves = [[0; R]; 2];
+        for r in 0..R {
+            halves[0][r] = *panel.halves.add(2 * (i + r));
+            halves[1][r] = *panel.halves.add(2 * (i + r) + 1);
+        }
+        if !Q::TY.scales_by_16() {
+            let mut sums = halves[0];
+            for r in 0..R {
+                sums[r] += halves[1][r];
+            }
+            let dot = dots::<I, Q, 8, W, R>(w, 0, q, sums);
+            for r in 0..R {
+                let dx = I::splat(*panel.d.add(i + r));
+                for x in 0..W {
+                    let Scales { d, m, .. } = scales[x];
+                    acc[x][r] = I::fma(I::to_f32(dot[x][r]), I::mul(d, dx), acc[x][r]);
+                    if Q::TY.has_min() {
+                        acc[x][r] = I::fma(m, I::splat(*panel.s.add(i + r)), acc[x][r]);
+                    }
                 }
             }
-        } else {
-            let dot = words::<I, Q, W, 8>(w, 0, halves[0] + halves[1], q);
-            for (x, acc) in acc.iter_mut().enumerate() {
-                *acc = I::fma(I::to_f32(dot[x]), I::mul(scales[x].d, dx), *acc);
+            return acc;
+        }
+        let low = dots::<I, Q, 4, W, R>(w, 0, q, halves[0]);
+        let high = dots::<I, Q, 4, W, R>(w, 4, q.add(16), halves[1]);
+        for r in 0..R {
+            let dx = I::splat(*panel.d.add(i + r));
+            let sums = [I::splat(halves[0][r] as f32), I::splat(halves[1][r] as f32)];
+            for x in 0..W {
+                let Scales { d, m, sc, mn } = scales[x];
+                // Whole numbers below 2^24 (see limits.rs), so this is exact.
+                let high = I::mul(I::to_f32(high[x][r]), sc[1]);
+                let dot = I::fma(I::to_f32(low[x][r]), sc[0], high);
+                acc[x][r] = I::fma(dot, I::mul(d, dx), acc[x][r]);
                 if Q::TY.has_min() {
-                    *acc = I::fma(scales[x].m, I::splat(*panel.s.add(i)), *acc);
+                    let min = I::fma(sums[0], mn[0], I::mul(sums[1], mn[1]));
+                    acc[x][r] = I::fma(min, I::mul(m, dx), acc[x][r]);
                 }
             }
         }
@@ -280,42 +328,42 @@ unsafe fn step<I: Isa, Q: Format, const W: usize>(
     }
 }
 
-/// Integer dots of words `from .. from + N` with as many at `q`, whose sum is `sum`; the type's
-/// offset taken off.
+/// [`Isa::words`] with the number of bits of `Q`.
 ///
 /// # Safety
-/// `q` is good for four bytes a word.
+/// As [`Isa::words`].
 #[inline(always)]
-unsafe fn words<I: Isa, Q: Format, const W: usize, const N: usize>(
-    w: &[[I::V; 8]; W],
-    from: usize,
-    sum: i32,
-    q: *const i8,
-) -> [I::V; W] {
-    // SAFETY: promised by the caller.
+unsafe fn words<I: Isa, Q: Format>(w: [I::V; 8]) -> I::Words {
+    // SAFETY: promised by the caller. Only eight bits are treated apart.
     unsafe {
-        let start = if Q::OFFSET == 0 {
-            I::zero()
+        if Q::BITS == 8 {
+            I::words::<8>(w)
         } else {
-            I::splat_i32(&(-Q::OFFSET * sum))
-        };
-        // Two chains halve the wait for the multiplier; whole numbers add up in any order.
-        let mut dot = [[start; W], [I::zero(); W]];
-        for g in 0..N {
-            for i in 0..W {
-                let dot = &mut dot[g % 2][i];
-                // Only Q8_0 uses all eight bits.
-                *dot = if Q::OFFSET == 128 {
-                    I::dot::<true>(*dot, w[i][from + g], q.add(4 * g))
-                } else {
-                    I::dot::<false>(*dot, w[i][from + g], q.add(4 * g))
-                };
-            }
+            I::words::<4>(w)
         }
-        let [mut dot, other] = dot;
-        for i in 0..W {
-            dot[i] = I::add_i32(dot[i], other[i]);
+    }
+}
+
+/// [`Isa::dots`] with the number of bits of `Q`.
+///
+/// # Safety
+/// As [`Isa::dots`].
+#[inline(always)]
+unsafe fn dots<I: Isa, Q: Format, const N: usize, const W: usize, const R: usize>(
+    w: &[I::Words; W],
+    from: usize,
+    x: *const i8,
+    sums: [i32; R],
+) -> [[I::V; R]; W] {
+    // SAFETY: promised by the caller. A constant of a trait cannot be a generic argument.
+    unsafe {
+        match Q::BITS {
+            2 => I::dots::<2, N, W, R>(w, from, x, sums, Q::OFFSET),
+            3 => I::dots::<3, N, W, R>(w, from, x, sums, Q::OFFSET),
+            4 => I::dots::<4, N, W, R>(w, from, x, sums, Q::OFFSET),
+            5 => I::dots::<5, N, W, R>(w, from, x, sums, Q::OFFSET),
+            6 => I::dots::<6, N, W, R>(w, from, x, sums, Q::OFFSET),
+            _ => I::dots::<8, N, W, R>(w, from, x, sums, Q::OFFSET),
         }
-        dot
     }
 }

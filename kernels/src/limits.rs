@@ -46,6 +46,14 @@ pub const SPINS_MAX: u32 = 400;
 /// Times a waiting worker yields before it parks: about 0.1 ms, longer than sampling.
 pub const YIELDS_MAX: u32 = 200;
 
+/// Memory that small weights share: a whole number of huge pages, of which at most one is not full.
+pub const SLAB_BYTES: usize = 32 << 20;
+
+/// Larger requests get a map of their own; the shared one wastes at most this at its end, untouched.
+pub const SLAB_SHARE_BYTES_MAX: usize = 4 << 20;
+
+const _: () = assert!(SLAB_BYTES.is_multiple_of(2 << 20) && SLAB_SHARE_BYTES_MAX < SLAB_BYTES);
+
 /// Most threads that repack one weight at load; above this memory is the limit.
 pub const PACK_THREADS_MAX: usize = 8;
 
@@ -55,6 +63,14 @@ pub const PACK_BYTES_MIN: usize = 1 << 18;
 /// Activation rows that share one unpacking of a weight block. At 32 the unpacking is under
 /// 4% of the work; the accumulators (2 KiB) stay in the first cache.
 pub const PANEL_ROWS: usize = 32;
+
+/// Activation rows that meet a word of weights once it is in a register: with sixteen registers
+/// of 32 bytes, four rows' sums, a word and an activation fit.
+pub const ROWS_AT_ONCE: usize = 4;
+
+/// How far ahead of a single row's product the weights are asked for: a core waits for memory most
+/// of a decode, and the machine's own prefetching left a third of its bandwidth unused.
+pub const PREFETCH_BYTES: usize = 2048;
 
 /// Bytes of rounded activations that one unit of work walks over, so that they stay in a
 /// core's own cache (1 MiB and up on every machine with AVX-512).
@@ -72,3 +88,17 @@ pub const WEIGHTS_MAX: usize = 8;
 /// (position, query head) rows that share one reading of a KV block. 32 rows of scores are
 /// 16 KiB, half of a first-level cache.
 pub const ATTENTION_ROWS: usize = 32;
+
+/// Bytes that the memory probe reads: several times the largest last-level cache of a desktop.
+pub const PROBE_BYTES: usize = 256 << 20;
+
+/// What a thread reads at a time: small enough that both ends of the work meet.
+pub const PROBE_UNIT_BYTES: usize = 1 << 20;
+
+/// Dots of 64 bytes that the arithmetic probe computes a thread: some ten milliseconds.
+pub const PROBE_DOTS: usize = 24_000_000;
+
+/// Passes of each probe, of which the best counts.
+pub const PROBE_PASSES: usize = 5;
+
+const _: () = assert!(PROBE_BYTES.is_multiple_of(PROBE_UNIT_BYTES));

@@ -6,8 +6,10 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::decoder::kernel_error;
 use crate::{Error, Result};
 
+pub use kernels::MachineLimits;
 pub use kernels::limits::THREADS_MAX;
 
 /// A device to load a model to.
@@ -35,6 +37,18 @@ impl Device {
             // Metal shares the machine's memory.
             Device::Metal { .. } => memory::available_bytes(),
         }
+    }
+
+    /// Measures what the device could do at best; `None` for GPUs.
+    ///
+    /// # Errors
+    /// Blames the device when threads or memory for the measurement are refused.
+    pub fn limits(&self) -> Result<Option<MachineLimits>> {
+        let Device::Cpu { threads } = *self else {
+            return Ok(None);
+        };
+        let pool = kernels::ThreadPool::new(threads).map_err(kernel_error)?;
+        kernels::probe(&pool).map(Some).map_err(kernel_error)
     }
 
     /// candle's handle for a CUDA or Metal device.

@@ -53,6 +53,20 @@ impl Logits {
     }
 }
 
+/// What one pass costs whatever executes it, for comparing a speed with the machine's limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassCost {
+    /// Weights that every pass reads, however many rows it has.
+    pub weight_bytes: u64,
+    /// Multiply-adds of weight products that every row takes.
+    pub multiply_adds_a_row: u64,
+    /// Multiply-adds that a row takes besides when its logits are wanted: the end of the last layer
+    /// and the output matrix.
+    pub multiply_adds_of_logits: u64,
+    /// Bytes of keys and values that attention reads for each position before a row.
+    pub kv_bytes_a_position: u64,
+}
+
 /// A model that can be run.
 pub trait Forward: Send {
     fn config(&self) -> &Config;
@@ -61,6 +75,16 @@ pub trait Forward: Send {
     fn identity_seed(&self) -> &ModelIdentity;
 
     fn kv_shape(&self) -> KvShape;
+
+    /// Whether a row's logits are the same to the bit whatever stands beside it (law 1).
+    fn is_exact(&self) -> bool {
+        false
+    }
+
+    /// What a pass costs; `None` where that is not known.
+    fn cost(&self) -> Option<PassCost> {
+        None
+    }
 
     /// Allocates memory for keys and values, for this model and on its device.
     ///

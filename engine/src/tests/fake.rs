@@ -38,6 +38,8 @@ pub struct Log {
     pub steps: Vec<Vec<usize>>,
     pub rows: usize,
     pub next_fault: Option<Fault>,
+    /// Whether the likeliest token follows from the last one alone, so that replies go round in a circle.
+    pub circles: bool,
 }
 
 pub struct FakeForward {
@@ -69,6 +71,10 @@ impl Forward for FakeForward {
         SHAPE
     }
 
+    fn is_exact(&self) -> bool {
+        true
+    }
+
     fn new_kv(&self, blocks: usize) -> models::Result<KvStore> {
         Ok(KvStore::Cpu(KvArena::new(SHAPE, blocks).expect("small")))
     }
@@ -77,7 +83,17 @@ impl Forward for FakeForward {
         let KvStore::Cpu(kv) = kv else {
             panic!("the fake runs on the CPU")
         };
-        let fault = self.log.lock().expect("unpoisoned").next_fault.take();
+        let (fault, circles) = {
+            let mut log = self.log.lock().expect("unpoisoned");
+            (log.next_fault.take(), log.circles)
+        };
+        let logits_after = |fold, token: u32| {
+            let mut row = logits(fold);
+            if circles {
+                row[token as usize % 5 + 1] += 100.0;
+            }
+            row
+        };
         let mut data = Vec::new();
         let mut rows = 0;
         for (index, step) in steps.iter().enumerate() {
@@ -89,6 +105,9 @@ impl Forward for FakeForward {
                 write(kv, step.table, position, state);
                 fold = mix(fold, read(kv, step.table, position));
                 rows += 1;
+                if step.logits == LogitRows::All {
+                    data.extend(logits_after(fold, *token));
+                }
             }
             if fault.is_some() && index == steps.len() / 2 {
                 match fault {
@@ -98,7 +117,8 @@ impl Forward for FakeForward {
                 }
             }
             if step.logits == LogitRows::Last {
-                data.extend(logits(fold));
+                let token = step.tokens[step.tokens.len() - 1];
+                data.extend(logits_after(fold, token));
             }
         }
         let mut log = self.log.lock().expect("unpoisoned");

@@ -1,6 +1,7 @@
 //! The engine on a fake model whose answers depend on every bit of KV it reads.
 
 mod cases;
+mod drafts;
 mod engine;
 mod fake;
 mod pressure;

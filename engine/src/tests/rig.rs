@@ -53,6 +53,7 @@ pub struct Ask {
     pub stop: Vec<Vec<u8>>,
     pub priority: Priority,
     pub timeline: Option<u64>,
+    pub no_drafts: bool,
 }
 
 impl Ask {
@@ -64,6 +65,7 @@ impl Ask {
             stop: Vec::new(),
             priority: Priority::Interactive,
             timeline: None,
+            no_drafts: false,
         }
     }
 }
@@ -142,6 +144,7 @@ impl Rig {
         let stop = StopMatcher::new(&ask.stop).expect("good stop strings");
         let mut reply = Reply::new(Arc::new(FakeVocab::default()), sampler, stop, None);
         reply.tokens_max = ask.max;
+        reply.no_drafts = ask.no_drafts;
         self.core.submit(Submission {
             id,
             prompt: prompt.clone(),

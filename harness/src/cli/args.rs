@@ -63,6 +63,12 @@ pub enum BenchCommand {
     /// Every case also checks itself: the plan must agree with the report, and both with what the prompts
     /// have in common. A case that does not ends the command with exit code 70.
     Cache(BenchCacheArgs),
+    /// Tokens a second at several depths of context, and the share of this machine's limit.
+    ///
+    /// For an answer the limit is the time to read the weights and the keys and values once from memory;
+    /// for a prompt it is the time of the weights' multiply-adds in registers. Both marks are measured
+    /// first. Figures are medians.
+    Speed(BenchSpeedArgs),
 }
 
 /// Which model, and what it may take of the machine.
@@ -206,6 +212,58 @@ pub struct BenchCacheArgs {
     /// Comma-separated values.
     #[arg(long)]
     pub csv: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct BenchSpeedArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Measure prompts only, of N new tokens [both without it: 512].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub prefill: Option<usize>,
+    /// Measure answers only, of N tokens [both without it: 64].
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub decode: Option<usize>,
+    /// Tokens of context before the work.
+    #[arg(
+        long,
+        value_name = "N,N",
+        value_delimiter = ',',
+        default_value = "0,512,2048,7680"
+    )]
+    pub depth: Vec<usize>,
+    /// Answers at once, on one shared context.
+    #[arg(long, value_name = "N", default_value = "1", value_parser = sequences)]
+    pub sequences: usize,
+    /// Times each is measured.
+    #[arg(long, value_name = "N", default_value = "3", value_parser = positive)]
+    pub rounds: usize,
+    /// An OpenAI-compatible server that does the same work in turns with us, e.g. http://127.0.0.1:8000.
+    #[arg(long, value_name = "URL")]
+    pub against: Option<String>,
+    /// One JSON array of objects.
+    #[arg(long, conflicts_with = "csv")]
+    pub json: bool,
+    /// Comma-separated values.
+    #[arg(long)]
+    pub csv: bool,
+}
+
+fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
+        _ => Err("need a whole number from 1 to 1048576".to_owned()),
+    }
+}
+
+fn sequences(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if (1..=engine::limits::SEQUENCES_MAX).contains(&n) => Ok(n),
+        _ => Err(format!(
+            "need a whole number from 1 to {}",
+            engine::limits::SEQUENCES_MAX
+        )),
+    }
 }
 
 #[derive(Debug, Args)]

@@ -32,6 +32,12 @@ impl Figures<'_> {
             )),
             None => parts.push(format!("answer {} tokens", report.generated)),
         }
+        if report.drafted > 0 {
+            parts.push(format!(
+                "guessed {} of {} right",
+                report.drafts_taken, report.drafted
+            ));
+        }
         parts.push(format!(
             "context {} of {}",
             self.context_used(),
@@ -47,6 +53,8 @@ impl Figures<'_> {
             "cached_tokens": report.reused,
             "computed_tokens": report.computed,
             "generated_tokens": report.generated,
+            "drafted_tokens": report.drafted,
+            "drafts_taken": report.drafts_taken,
             "ttft_ms": report.ttft_ms,
             "prefill_tokens_per_second": report.prefill_per_second(),
             "decode_tokens_per_second": report.decode_per_second(),

@@ -5,7 +5,9 @@
 mod agent;
 mod answer;
 mod args;
+mod bench_against;
 mod bench_cache;
+mod bench_speed;
 mod chat;
 mod figures;
 mod interrupt;
@@ -109,6 +111,7 @@ fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
         Some(Command::Agent(args)) => agent::run(env, &args, &mut out),
         Some(Command::Serve(args)) => serve::run(env, &args, &mut out),
         Some(Command::Bench(BenchCommand::Cache(args))) => bench_cache::run(env, &args, &mut out),
+        Some(Command::Bench(BenchCommand::Speed(args))) => bench_speed::run(env, &args, &mut out),
     }
 }
 

@@ -27,6 +27,8 @@ pub(super) unsafe fn enter<J: Job>(job: J) -> J::Out {
 
 type F = [__m256; 2];
 type V = [__m256i; 2];
+/// Eight words; of eight bits their low halves, then their high ones.
+type Words = [V; 16];
 
 /// The lanes as an array, for what is rare or short.
 ///
@@ -58,12 +60,157 @@ unsafe fn below(n: usize) -> V {
     }
 }
 
+/// Products of two bytes that one 16-bit lane may add up: `2 * (2^bits - 1) * 127` each.
+const fn words_in_i16(bits: u32) -> usize {
+    i16::MAX as usize / (2 * ((1 << bits) - 1) * 127)
+}
+
+/// Word `g` of activation row `r` in every lane.
+///
+/// # Safety
+/// As [`Isa::dots`].
+#[inline(always)]
+unsafe fn word(x: *const i8, r: usize, g: usize) -> __m256i {
+    // SAFETY: four bytes of row `r`.
+    unsafe { _mm256_set1_epi32(x.add(32 * r + 4 * g).cast::<i32>().read_unaligned()) }
+}
+
+/// One word (two halves, at these offsets) meets four activation rows (at these).
+macro_rules! word_of_four {
+    ($w0:literal, $w1:literal, $a:literal, $b:literal, $c:literal, $d:literal) => {
+        concat!(
+            "vmovdqa {w0}, [{w} + ",
+            $w0,
+            "]\n",
+            "vmovdqa {w1}, [{w} + ",
+            $w1,
+            "]\n",
+            "vpbroadcastd {x0}, [{x} + ",
+            $a,
+            "]\n",
+            "vpbroadcastd {x1}, [{x} + ",
+            $b,
+            "]\n",
+            "vpmaddubsw {p}, {w0}, {x0}\n",
+            "vpmaddubsw {x0}, {w1}, {x0}\n",
+            "vpaddw {a0}, {a0}, {p}\n",
+            "vpaddw {a1}, {a1}, {x0}\n",
+            "vpmaddubsw {p}, {w0}, {x1}\n",
+            "vpmaddubsw {x1}, {w1}, {x1}\n",
+            "vpaddw {b0}, {b0}, {p}\n",
+            "vpaddw {b1}, {b1}, {x1}\n",
+            "vpbroadcastd {x0}, [{x} + ",
+            $c,
+            "]\n",
+            "vpbroadcastd {x1}, [{x} + ",
+            $d,
+            "]\n",
+            "vpmaddubsw {p}, {w0}, {x0}\n",
+            "vpmaddubsw {x0}, {w1}, {x0}\n",
+            "vpaddw {c0}, {c0}, {p}\n",
+            "vpaddw {c1}, {c1}, {x0}\n",
+            "vpmaddubsw {p}, {w0}, {x1}\n",
+            "vpmaddubsw {x1}, {w1}, {x1}\n",
+            "vpaddw {d0}, {d0}, {p}\n",
+            "vpaddw {d1}, {d1}, {x1}\n",
+        )
+    };
+}
+
+/// Sixteen-bit sums of `n` (even) words of weights with four activation rows, as many as fit
+/// ([`words_in_i16`]). In assembly because the compiler spills these eight sums.
+///
+/// # Safety
+/// The machine has AVX2; `w` is good for `n` aligned vectors of 64 bytes, `n > 0`; rows are at `x`,
+/// 32 bytes apart, each good for `4 n` bytes.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn pairs_of_four(w: *const V, x: *const i8, n: usize) -> [V; 4] {
+    let (a0, a1, b0, b1, c0, c1, d0, d1): (
+        __m256i,
+        __m256i,
+        __m256i,
+        __m256i,
+        __m256i,
+        __m256i,
+        __m256i,
+        __m256i,
+    );
+    // SAFETY: reads what the caller promises.
+    unsafe {
+        std::arch::asm!(
+            "vpxor {a0}, {a0}, {a0}",
+            "vpxor {a1}, {a1}, {a1}",
+            "vpxor {b0}, {b0}, {b0}",
+            "vpxor {b1}, {b1}, {b1}",
+            "vpxor {c0}, {c0}, {c0}",
+            "vpxor {c1}, {c1}, {c1}",
+            "vpxor {d0}, {d0}, {d0}",
+            "vpxor {d1}, {d1}, {d1}",
+            "2:",
+            word_of_four!("0", "32", "0", "32", "64", "96"),
+            word_of_four!("64", "96", "4", "36", "68", "100"),
+            "add {w}, 128",
+            "add {x}, 8",
+            "sub {n}, 2",
+            "jnz 2b",
+            a0 = out(ymm_reg) a0,
+            a1 = out(ymm_reg) a1,
+            b0 = out(ymm_reg) b0,
+            b1 = out(ymm_reg) b1,
+            c0 = out(ymm_reg) c0,
+            c1 = out(ymm_reg) c1,
+            d0 = out(ymm_reg) d0,
+            d1 = out(ymm_reg) d1,
+            w0 = out(ymm_reg) _,
+            w1 = out(ymm_reg) _,
+            x0 = out(ymm_reg) _,
+            x1 = out(ymm_reg) _,
+            p = out(ymm_reg) _,
+            w = inout(reg) w => _,
+            x = inout(reg) x => _,
+            n = inout(reg) n => _,
+            options(readonly, nostack),
+        );
+    }
+    [[a0, a1], [b0, b1], [c0, c1], [d0, d1]]
+}
+
+/// Sixteen-bit sums of words `from .. from + n` with `R` activation rows.
+///
+/// # Safety
+/// As [`pairs_of_four`].
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn pairs<const R: usize>(w: &[V], from: usize, x: *const i8, n: usize) -> [V; R] {
+    // SAFETY: promised by the caller; the words are inside `w`.
+    unsafe {
+        let w = &w[from..from + n];
+        let mut out = [[_mm256_setzero_si256(); 2]; R];
+        if R == 4 && n > 2 {
+            out.copy_from_slice(&pairs_of_four(w.as_ptr(), x, n));
+            return out;
+        }
+        for (g, w) in w.iter().enumerate() {
+            for r in 0..R {
+                let x = word(x, r, g);
+                for h in 0..2 {
+                    out[r][h] = _mm256_add_epi16(out[r][h], _mm256_maddubs_epi16(w[h], x));
+                }
+            }
+        }
+        out
+    }
+}
+
 // SAFETY of every block below: the instructions are there by the contract of `Isa`, and
 // pointers are good for what is read or written by the same contract.
-#[allow(clippy::undocumented_unsafe_blocks)]
+// Indices name a word, a tile, a row and a half; the arrays are registers.
+#[allow(clippy::undocumented_unsafe_blocks, clippy::needless_range_loop)]
 impl Isa for Avx2 {
     type F = F;
     type V = V;
+    type Words = Words;
     const TILE_PAIRS: bool = false;
 
     #[inline(always)]
@@ -94,6 +241,10 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn store_part(p: *mut f32, x: F, n: usize) {
         unsafe {
+            // A masked store costs as much as twenty plain ones on some machines.
+            if n >= 16 {
+                return Self::store(p, x);
+            }
             let m = below(n);
             _mm256_maskstore_ps(p, m[0], x[0]);
             _mm256_maskstore_ps(p.wrapping_add(8), m[1], x[1]);
@@ -247,6 +398,11 @@ impl Isa for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint; no address is wrong.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn zero() -> V {
         unsafe { [_mm256_setzero_si256(); 2] }
     }
@@ -258,10 +414,6 @@ impl Isa for Avx2 {
                 _mm256_loadu_si256(p.add(32).cast()),
             ]
         }
-    }
-    #[inline(always)]
-    unsafe fn splat_i32(p: *const i32) -> V {
-        unsafe { [_mm256_set1_epi32(p.read_unaligned()); 2] }
     }
     #[inline(always)]
     unsafe fn mask(x: V, mask: u8) -> V {
@@ -283,33 +435,73 @@ impl Isa for Avx2 {
         unsafe { x.map(|x| _mm256_srl_epi16(x, _mm_cvtsi32_si128(n as i32))) }
     }
     #[inline(always)]
-    unsafe fn dot<const WIDE: bool>(acc: V, w: V, x: *const i8) -> V {
+    unsafe fn words<const BITS: u32>(w: [V; 8]) -> Words {
         unsafe {
-            let x = _mm256_set1_epi32(x.cast::<i32>().read_unaligned());
-            let ones = _mm256_set1_epi16(1);
-            let half = |acc: __m256i, w: __m256i| {
-                // Pairs fit 16 bits: 2 * 127 * 127 without WIDE. With it, w is split into
-                // (w - 128), whose sign moves to x (2 * 128 * 127 fits), and 128.
-                let pairs = if WIDE {
-                    let signed = _mm256_xor_si256(w, _mm256_set1_epi8(-128));
-                    _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(x, signed))
-                } else {
-                    _mm256_maddubs_epi16(w, x)
-                };
-                let acc = _mm256_add_epi32(acc, _mm256_madd_epi16(pairs, ones));
-                if WIDE {
-                    let all = _mm256_maddubs_epi16(_mm256_set1_epi8(-128), x);
-                    _mm256_add_epi32(acc, _mm256_madd_epi16(all, ones))
-                } else {
-                    acc
+            let mut out = [[_mm256_setzero_si256(); 2]; 16];
+            for g in 0..8 {
+                out[g] = w[g];
+                if BITS == 8 {
+                    out[g] = Self::mask(w[g], 15);
+                    out[8 + g] = Self::mask(Self::shr(w[g], 4), 15);
                 }
-            };
-            [half(acc[0], w[0]), half(acc[1], w[1])]
+            }
+            out
         }
     }
     #[inline(always)]
-    unsafe fn add_i32(a: V, b: V) -> V {
-        unsafe { [_mm256_add_epi32(a[0], b[0]), _mm256_add_epi32(a[1], b[1])] }
+    unsafe fn dots<const BITS: u32, const N: usize, const W: usize, const R: usize>(
+        w: &[Words; W],
+        from: usize,
+        x: *const i8,
+        sums: [i32; R],
+        offset: i32,
+    ) -> [[V; R]; W] {
+        unsafe {
+            let mut out = [[[_mm256_setzero_si256(); 2]; R]; W];
+            let ones = _mm256_set1_epi16(1);
+            for i in 0..W {
+                // Eight bits are two numbers of four, the high ones sixteen times the low.
+                let (parts, bits) = if BITS == 8 { (2, 4) } else { (1, BITS) };
+                let step = words_in_i16(bits).min(N);
+                for part in (0..parts).rev() {
+                    for first in (0..N).step_by(step) {
+                        let (at, x) = (8 * part + from + first, x.add(4 * first));
+                        let sums = pairs::<R>(&w[i], at, x, step.min(N - first));
+                        for r in 0..R {
+                            for h in 0..2 {
+                                let words = _mm256_madd_epi16(sums[r][h], ones);
+                                out[i][r][h] = _mm256_add_epi32(out[i][r][h], words);
+                            }
+                        }
+                    }
+                    if part == 1 {
+                        for r in 0..R {
+                            for h in 0..2 {
+                                out[i][r][h] = _mm256_slli_epi32::<4>(out[i][r][h]);
+                            }
+                        }
+                    }
+                }
+                if offset != 0 {
+                    for r in 0..R {
+                        let start = _mm256_set1_epi32(-offset * sums[r]);
+                        for h in 0..2 {
+                            out[i][r][h] = _mm256_add_epi32(out[i][r][h], start);
+                        }
+                    }
+                }
+            }
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(acc: V, w: V, x: V) -> V {
+        unsafe {
+            [
+                _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(w[0], x[0])),
+                _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(w[1], x[1])),
+            ]
+        }
     }
     #[inline(always)]
     unsafe fn to_f32(x: V) -> F {

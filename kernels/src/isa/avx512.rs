@@ -37,10 +37,12 @@ fn lanes(n: usize) -> __mmask16 {
 
 // SAFETY of every block below: the instructions are there by the contract of `Isa`, and
 // pointers are good for what is read or written by the same contract.
-#[allow(clippy::undocumented_unsafe_blocks)]
+// Indices name a word, a tile and a row; the arrays are registers.
+#[allow(clippy::undocumented_unsafe_blocks, clippy::needless_range_loop)]
 impl Isa for Avx512 {
     type F = __m512;
     type V = __m512i;
+    type Words = [__m512i; 8];
     const TILE_PAIRS: bool = true;
 
     #[inline(always)]
@@ -172,16 +174,17 @@ impl Isa for Avx512 {
     }
 
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        // SAFETY: a hint; no address is wrong.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+    #[inline(always)]
     unsafe fn zero() -> __m512i {
         unsafe { _mm512_setzero_si512() }
     }
     #[inline(always)]
     unsafe fn load_bytes(p: *const u8) -> __m512i {
         unsafe { _mm512_loadu_si512(p.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn splat_i32(p: *const i32) -> __m512i {
-        unsafe { _mm512_set1_epi32(p.read_unaligned()) }
     }
     #[inline(always)]
     unsafe fn mask(x: __m512i, mask: u8) -> __m512i {
@@ -201,12 +204,54 @@ impl Isa for Avx512 {
         unsafe { _mm512_srl_epi16(x, _mm_cvtsi32_si128(n as i32)) }
     }
     #[inline(always)]
-    unsafe fn dot<const WIDE: bool>(acc: __m512i, w: __m512i, x: *const i8) -> __m512i {
-        unsafe { _mm512_dpbusd_epi32(acc, w, _mm512_set1_epi32(x.cast::<i32>().read_unaligned())) }
+    unsafe fn words<const BITS: u32>(w: [__m512i; 8]) -> [__m512i; 8] {
+        w
     }
     #[inline(always)]
-    unsafe fn add_i32(a: __m512i, b: __m512i) -> __m512i {
-        unsafe { _mm512_add_epi32(a, b) }
+    unsafe fn dots<const BITS: u32, const N: usize, const W: usize, const R: usize>(
+        w: &[[__m512i; 8]; W],
+        from: usize,
+        x: *const i8,
+        sums: [i32; R],
+        offset: i32,
+    ) -> [[__m512i; R]; W] {
+        unsafe {
+            let mut out = [[_mm512_setzero_si512(); R]; W];
+            for r in 0..R {
+                let start = _mm512_set1_epi32(-offset * sums[r]);
+                for i in 0..W {
+                    out[i][r] = start;
+                }
+            }
+            // Few chains wait for the multiplier; two of each then halve the wait.
+            let mut odd = [[_mm512_setzero_si512(); R]; W];
+            let split = W * R < 4;
+            for g in 0..N {
+                for r in 0..R {
+                    let x = _mm512_set1_epi32(x.add(32 * r + 4 * g).cast::<i32>().read_unaligned());
+                    for i in 0..W {
+                        let out = if split && g % 2 == 1 {
+                            &mut odd[i][r]
+                        } else {
+                            &mut out[i][r]
+                        };
+                        *out = _mm512_dpbusd_epi32(*out, w[i][from + g], x);
+                    }
+                }
+            }
+            if split {
+                for i in 0..W {
+                    for r in 0..R {
+                        out[i][r] = _mm512_add_epi32(out[i][r], odd[i][r]);
+                    }
+                }
+            }
+            out
+        }
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(acc: __m512i, w: __m512i, x: __m512i) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(acc, w, x) }
     }
     #[inline(always)]
     unsafe fn to_f32(x: __m512i) -> __m512 {

@@ -89,6 +89,8 @@ pub(crate) unsafe fn dispatch<J: Job>(path: KernelPath, job: J) -> J::Out {
 pub(crate) trait Isa: Copy + 'static {
     type F: Copy;
     type V: Copy;
+    /// The eight words of a block, as [`Isa::dots`] wants them.
+    type Words: Copy;
     /// Whether the registers hold the blocks of two weight tiles at once.
     const TILE_PAIRS: bool;
 
@@ -131,9 +133,10 @@ pub(crate) trait Isa: Copy + 'static {
     /// Rounds (ties to even) to int8, stores 16 of them, gives their sum.
     unsafe fn store_i8(p: *mut i8, x: Self::F) -> i32;
 
+    /// Asks for the cache line at `p`, which need not be good for anything.
+    fn prefetch(p: *const u8);
     unsafe fn zero() -> Self::V;
     unsafe fn load_bytes(p: *const u8) -> Self::V;
-    unsafe fn splat_i32(p: *const i32) -> Self::V;
     /// `x & mask` in every byte.
     unsafe fn mask(x: Self::V, mask: u8) -> Self::V;
     /// `a | (b & mask)` in every byte.
@@ -141,10 +144,21 @@ pub(crate) trait Isa: Copy + 'static {
     /// Shifts of 16-bit lanes; callers mask what crosses a byte.
     unsafe fn shl(x: Self::V, n: u32) -> Self::V;
     unsafe fn shr(x: Self::V, n: u32) -> Self::V;
-    /// Lane i gains the dot of its four unsigned bytes of `w` with the four signed bytes at
-    /// `x`. Without `WIDE`, bytes of `w` are below 128.
-    unsafe fn dot<const WIDE: bool>(acc: Self::V, w: Self::V, x: *const i8) -> Self::V;
-    unsafe fn add_i32(a: Self::V, b: Self::V) -> Self::V;
+    /// Eight words of numbers of `BITS` bits.
+    unsafe fn words<const BITS: u32>(w: [Self::V; 8]) -> Self::Words;
+    /// Integer dots of `N` words (from word `from`) of `W` weight tiles with `R` activation rows,
+    /// in i32 lanes. Weights are unsigned numbers of `BITS` bits that mean `w - offset`; row `r`
+    /// of the activations, -127..=127, is at `x + 32 r`, and `sums[r]` is the sum of its `4 N`.
+    unsafe fn dots<const BITS: u32, const N: usize, const W: usize, const R: usize>(
+        w: &[Self::Words; W],
+        from: usize,
+        x: *const i8,
+        sums: [i32; R],
+        offset: i32,
+    ) -> [[Self::V; R]; W];
+    /// The path's own step of a dot, on registers: 64 bytes meet 64. What the lanes hold is of no
+    /// use; it is there to be timed.
+    unsafe fn multiply_add(acc: Self::V, w: Self::V, x: Self::V) -> Self::V;
     unsafe fn to_f32(x: Self::V) -> Self::F;
 }
 

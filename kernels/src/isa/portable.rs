@@ -30,6 +30,7 @@ unsafe fn halves(p: *const u8) -> [u16; 16] {
 impl Isa for Portable {
     type F = F;
     type V = [u8; 64];
+    type Words = [[u8; 64]; 8];
     const TILE_PAIRS: bool = false;
 
     #[inline(always)]
@@ -154,6 +155,8 @@ impl Isa for Portable {
     }
 
     #[inline(always)]
+    fn prefetch(_: *const u8) {}
+    #[inline(always)]
     unsafe fn zero() -> [u8; 64] {
         [0; 64]
     }
@@ -161,12 +164,6 @@ impl Isa for Portable {
     unsafe fn load_bytes(p: *const u8) -> [u8; 64] {
         // SAFETY: contract of `Isa`.
         unsafe { p.cast::<[u8; 64]>().read_unaligned() }
-    }
-    #[inline(always)]
-    unsafe fn splat_i32(p: *const i32) -> [u8; 64] {
-        // SAFETY: contract of `Isa`.
-        let b = unsafe { p.read_unaligned() }.to_le_bytes();
-        std::array::from_fn(|i| b[i % 4])
     }
     #[inline(always)]
     unsafe fn mask(x: [u8; 64], mask: u8) -> [u8; 64] {
@@ -185,26 +182,41 @@ impl Isa for Portable {
         x.map(|x| x >> n)
     }
     #[inline(always)]
-    unsafe fn dot<const WIDE: bool>(mut acc: [u8; 64], w: [u8; 64], x: *const i8) -> [u8; 64] {
-        // SAFETY: contract of `Isa`: four bytes.
-        let x = unsafe { x.cast::<[i8; 4]>().read_unaligned() };
-        for (acc, w) in acc.chunks_exact_mut(4).zip(w.chunks_exact(4)) {
-            let mut sum = i32::from_le_bytes([acc[0], acc[1], acc[2], acc[3]]);
-            for (w, x) in w.iter().zip(x) {
-                sum += i32::from(*w) * i32::from(x);
-            }
-            acc.copy_from_slice(&sum.to_le_bytes());
-        }
-        acc
+    unsafe fn words<const BITS: u32>(w: [[u8; 64]; 8]) -> [[u8; 64]; 8] {
+        w
     }
     #[inline(always)]
-    unsafe fn add_i32(mut a: [u8; 64], b: [u8; 64]) -> [u8; 64] {
-        for (a, b) in a.chunks_exact_mut(4).zip(b.chunks_exact(4)) {
-            let sum = i32::from_le_bytes([a[0], a[1], a[2], a[3]])
-                + i32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            a.copy_from_slice(&sum.to_le_bytes());
+    unsafe fn dots<const BITS: u32, const N: usize, const W: usize, const R: usize>(
+        w: &[[[u8; 64]; 8]; W],
+        from: usize,
+        x: *const i8,
+        sums: [i32; R],
+        offset: i32,
+    ) -> [[[u8; 64]; R]; W] {
+        let mut out = [[[0; 64]; R]; W];
+        for (w, out) in w.iter().zip(&mut out) {
+            for (r, out) in out.iter_mut().enumerate() {
+                let mut lanes = [-offset * sums[r]; 16];
+                for (g, w) in w[from..from + N].iter().enumerate() {
+                    // SAFETY: contract of `Isa`: four bytes a word.
+                    let x = unsafe { x.add(32 * r + 4 * g).cast::<[i8; 4]>().read_unaligned() };
+                    for (lane, w) in lanes.iter_mut().zip(w.as_chunks::<4>().0) {
+                        *lane += i32::from(w[0]) * i32::from(x[0])
+                            + i32::from(w[1]) * i32::from(x[1])
+                            + i32::from(w[2]) * i32::from(x[2])
+                            + i32::from(w[3]) * i32::from(x[3]);
+                    }
+                }
+                for (out, lane) in out.as_chunks_mut::<4>().0.iter_mut().zip(lanes) {
+                    *out = lane.to_le_bytes();
+                }
+            }
         }
-        a
+        out
+    }
+    #[inline(always)]
+    unsafe fn multiply_add(acc: [u8; 64], w: [u8; 64], x: [u8; 64]) -> [u8; 64] {
+        std::array::from_fn(|i| acc[i].wrapping_add(w[i].wrapping_mul(x[i])))
     }
     #[inline(always)]
     unsafe fn to_f32(x: [u8; 64]) -> F {

@@ -189,6 +189,8 @@ pub(crate) trait Format: 'static {
     const TY: WeightType;
     const LAYOUT: Layout = layout(Self::TY);
     const OFFSET: i32 = Self::TY.offset();
+    /// Whether a stored number needs all eight bits of its byte, six, five, ...
+    const BITS: u32 = (Self::LAYOUT.low + Self::LAYOUT.high) as u32;
 
     /// The eight words of a block as bytes.
     ///

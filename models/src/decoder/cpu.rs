@@ -13,7 +13,7 @@ use super::embedding::Embedding;
 use super::kernel_error;
 use super::rope::Rotation;
 use super::weights::{DecoderWeights, LayerWeights};
-use crate::forward::{Forward, KvStore, Logits, ModelIdentity, SeqStep};
+use crate::forward::{Forward, KvStore, Logits, ModelIdentity, PassCost, SeqStep};
 use crate::{Config, Error, Result};
 
 /// A decoder whose weights are in memory.
@@ -130,6 +130,26 @@ impl Forward for CpuDecoder {
 
     fn kv_shape(&self) -> KvShape {
         self.kv_shape
+    }
+
+    fn is_exact(&self) -> bool {
+        true
+    }
+
+    fn cost(&self) -> Option<PassCost> {
+        let (last, others) = self.weights.layers.split_last()?;
+        let work = |w: &Arc<Weight>| (w.shape().rows * w.shape().cols) as u64;
+        let every = others.iter().flat_map(LayerWeights::matrices);
+        let every = every.chain([&last.q, &last.k, &last.v]);
+        let ending = [&last.attention_output, &last.gate, &last.up, &last.down];
+        let ending = ending.into_iter().chain([&self.weights.output]);
+        let all = every.clone().chain(ending.clone());
+        Some(PassCost {
+            weight_bytes: all.map(|w| w.resident_bytes() as u64).sum(),
+            multiply_adds_a_row: every.map(work).sum(),
+            multiply_adds_of_logits: ending.map(work).sum(),
+            kv_bytes_a_position: (self.kv_shape.block_bytes() / kernels::BLOCK_TOKENS) as u64,
+        })
     }
 
     fn new_kv(&self, blocks: usize) -> Result<KvStore> {

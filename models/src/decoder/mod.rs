@@ -30,7 +30,7 @@ pub use tensor_kv::TensorKv;
 
 use crate::Error;
 
-fn kernel_error(error: kernels::Error) -> Error {
+pub(crate) fn kernel_error(error: kernels::Error) -> Error {
     Error::new(error.blame(), error.to_string()).caused_by(error)
 }
 

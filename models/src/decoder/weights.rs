@@ -41,6 +41,21 @@ pub(crate) struct LayerWeights<M, V> {
     pub down: M,
 }
 
+impl<M, V> LayerWeights<M, V> {
+    /// The matrices, each of which every pass reads once.
+    pub fn matrices(&self) -> [&M; 7] {
+        [
+            &self.q,
+            &self.k,
+            &self.v,
+            &self.attention_output,
+            &self.gate,
+            &self.up,
+            &self.down,
+        ]
+    }
+}
+
 /// Added to the projections before the rotation (qwen2).
 pub(crate) struct QkvBias<V> {
     /// [q_heads * head_dim]

@@ -164,7 +164,7 @@ impl Value {
 }
 
 /// An array inside the file. Elements are decoded when they are asked for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Array {
     element: ValueType,
     count: usize,
@@ -209,6 +209,11 @@ impl Array {
             rest = tail;
             Some(string)
         })
+    }
+
+    /// The elements as they stand in the file.
+    pub(super) fn raw(&self) -> &[u8] {
+        &self.raw
     }
 
     /// Elements of `N` bytes each, of an array whose element type has that size.

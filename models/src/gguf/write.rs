@@ -7,7 +7,7 @@ use std::path::Path;
 use kernels::WeightType;
 
 use super::tensor::type_id;
-use super::value::ValueType;
+use super::value::{Array, Value, ValueType};
 
 /// A metadata value to write.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +26,8 @@ pub enum Meta {
     F64(f64),
     /// An array: its element type, and elements that should be of that type.
     Array(ValueType, Vec<Meta>),
+    /// An array as another file has it.
+    Copied(Array),
 }
 
 impl Meta {
@@ -58,7 +60,7 @@ impl Meta {
             Meta::U64(_) => ValueType::U64,
             Meta::I64(_) => ValueType::I64,
             Meta::F64(_) => ValueType::F64,
-            Meta::Array(..) => ValueType::Array,
+            Meta::Array(..) | Meta::Copied(_) => ValueType::Array,
         }
     }
 
@@ -81,6 +83,11 @@ impl Meta {
                 out.extend((items.len() as u64).to_le_bytes());
                 items.iter().for_each(|item| item.write(out));
             }
+            Meta::Copied(array) => {
+                out.extend(array.element().id().to_le_bytes());
+                out.extend((array.len() as u64).to_le_bytes());
+                out.extend(array.raw());
+            }
         }
     }
 }
@@ -100,6 +107,27 @@ impl From<f32> for Meta {
 impl From<bool> for Meta {
     fn from(v: bool) -> Self {
         Meta::Bool(v)
+    }
+}
+
+/// The same value in another file. A string that is not UTF-8 loses what is not.
+impl From<&Value> for Meta {
+    fn from(value: &Value) -> Self {
+        match value {
+            Value::U8(v) => Meta::U8(*v),
+            Value::I8(v) => Meta::I8(*v),
+            Value::U16(v) => Meta::U16(*v),
+            Value::I16(v) => Meta::I16(*v),
+            Value::U32(v) => Meta::U32(*v),
+            Value::I32(v) => Meta::I32(*v),
+            Value::F32(v) => Meta::F32(*v),
+            Value::Bool(v) => Meta::Bool(*v),
+            Value::String(v) => Meta::Str(String::from_utf8_lossy(v).into_owned()),
+            Value::Array(v) => Meta::Copied(v.clone()),
+            Value::U64(v) => Meta::U64(*v),
+            Value::I64(v) => Meta::I64(*v),
+            Value::F64(v) => Meta::F64(*v),
+        }
     }
 }
 

