@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use crate::attention_tile::{Partial, Queries, finish, merge, tile};
 use crate::isa::{Isa, Job, dispatch};
-use crate::limits::{ATTENTION_ROWS, TILE_TOKENS};
+use crate::limits::{ATTENTION_ROWS, BLOCK_TOKENS, TILE_TOKENS};
 use crate::share::Parts;
 use crate::stored::{F16, F32, Stored};
 use crate::{KvArena, KvType, Scratch, SeqSpan, ThreadPool};
@@ -173,6 +173,7 @@ struct Work<'a, S> {
     /// [rows, D], for the queries gathered.
     q: &'a mut [f32],
     scores: &'a mut [f32],
+    wide: &'a mut [f32],
     part: &'a mut [f32],
     /// Merge into this and write the result here; else one tile's part is all.
     total: Option<(&'a mut [f32], *mut f32)>,
@@ -193,7 +194,7 @@ impl<S: Stored> Job for Work<'_, S> {
         for t in self.tiles {
             // SAFETY: the arena stores `S` (matched in `attention`), its blocks were checked.
             unsafe {
-                tile::<I, S>(&self.queries, self.q, t, self.scores, &mut part);
+                tile::<I, S>(&self.queries, self.q, t, self.scores, self.wide, &mut part);
                 if let Some((total, _)) = &mut total {
                     let rows = self.queries.rows_from(t * TILE_TOKENS)..rows;
                     merge::<I>(total, &part, rows, d, t == 0);
@@ -216,12 +217,14 @@ fn whole<S: Stored>(
 ) {
     let (rows, d) = (call.rows(), call.shape.head_dim);
     let part = Partial::len(rows, d).next_multiple_of(16);
-    let each = (rows * (TILE_TOKENS + d)).next_multiple_of(16) + 2 * part;
+    let wide = BLOCK_TOKENS * d;
+    let each = (rows * (TILE_TOKENS + d)).next_multiple_of(16) + wide + 2 * part;
     let buffers = Parts::new(scratch.attention_floats(each * pool.threads()));
     pool.for_units(call.units(), &|unit, worker| {
         // SAFETY: each worker has buffers of its own.
         let buffer = unsafe { buffers.part(worker * each, each) };
-        let (scores, rest) = buffer.split_at_mut(rows * TILE_TOKENS);
+        let (wide, rest) = buffer.split_at_mut(wide);
+        let (scores, rest) = rest.split_at_mut(rows * TILE_TOKENS);
         let (part, rest) = rest.split_at_mut(part);
         let (total, q) = rest.split_at_mut(part.len());
         let (queries, at) = call.unit(unit);
@@ -231,6 +234,7 @@ fn whole<S: Stored>(
             queries,
             q,
             scores,
+            wide,
             part,
             stored: std::marker::PhantomData,
         };
@@ -250,8 +254,9 @@ fn by_tile<S: Stored>(
     let (rows, d) = (call.rows(), call.shape.head_dim);
     let part = Partial::len(rows, d).next_multiple_of(16);
     let (scores, units) = (rows * TILE_TOKENS, call.units());
-    // A worker's own: scores, then the queries or the total.
-    let each = scores + part;
+    let wide = BLOCK_TOKENS * d;
+    // A worker's own: scores, then the queries or the total, then a block.
+    let each = scores + part + wide;
     let buffer = scratch.attention_floats(pool.threads() * each + units * tiles * part);
     let (workers, parts) = buffer.split_at_mut(pool.threads() * each);
     let (workers, parts) = (Parts::new(workers), Parts::new(parts));
@@ -262,12 +267,14 @@ fn by_tile<S: Stored>(
         }
         // SAFETY: each worker has its own.
         let buffer = unsafe { workers.part(worker * each, each) };
-        let (scores, q) = buffer.split_at_mut(scores);
+        let (scores, rest) = buffer.split_at_mut(scores);
+        let (q, wide) = rest.split_at_mut(part);
         let work = Work::<S> {
             queries,
             tiles: i % tiles..i % tiles + 1,
             q,
             scores,
+            wide,
             // SAFETY: each (unit, tile) has its own.
             part: unsafe { parts.part(i * part, part) },
             total: None,

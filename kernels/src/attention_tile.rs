@@ -8,8 +8,8 @@
 use std::ops::Range;
 
 use crate::isa::{self, Isa};
-use crate::limits::{BLOCK_TOKENS, TILE_TOKENS};
-use crate::stored::Stored;
+use crate::limits::{BLOCK_TOKENS, ROWS_AT_ONCE, TILE_TOKENS};
+use crate::stored::{F32, Stored};
 use crate::{AttnShape, KvArena, math};
 
 /// Consecutive query rows of one sequence against one KV head. A *row* here is one
@@ -107,7 +107,7 @@ impl Queries<'_> {
 }
 
 /// Tile `tile` of `queries` -> `out`, for the rows that see it. `q` [rows, D] holds the queries
-/// gathered, `scores` [rows][128] is scratch.
+/// gathered, `scores` [rows][128] and `wide` [D][32] are scratch.
 ///
 /// # Safety
 /// The machine has the instructions of `I`; the arena stores `S`.
@@ -117,6 +117,7 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
     q: &[f32],
     tile: usize,
     scores: &mut [f32],
+    wide: &mut [f32],
     out: &mut Partial<'_>,
 ) {
     let start = tile * TILE_TOKENS;
@@ -124,7 +125,7 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
     let rows = queries.rows_from(start)..queries.rows();
     let d = queries.shape.head_dim;
     assert!(scores.len() >= rows.end * TILE_TOKENS && q.len() >= rows.end * d);
-    assert!(out.o.len() >= rows.end * d);
+    assert!(out.o.len() >= rows.end * d && wide.len() == BLOCK_TOKENS * d);
     let blocks = (last - start).min(TILE_TOKENS).div_ceil(BLOCK_TOKENS);
     for b in 0..blocks {
         let position = start + b * BLOCK_TOKENS;
@@ -132,7 +133,14 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
         let rows = queries.rows_from(position)..rows.end;
         let scores = &mut scores[b * BLOCK_TOKENS..];
         // SAFETY: K of a block has `head_dim` lines of 32; `q` and `scores` have the rows.
-        unsafe { score_block::<I, S>(q, d, k, rows, scores) }
+        unsafe {
+            if worth_widening::<S>(&rows) {
+                widen::<I, S>(k, wide);
+                score_block::<I, F32>(q, d, wide.as_ptr().cast(), rows, scores);
+            } else {
+                score_block::<I, S>(q, d, k, rows, scores);
+            }
+        }
     }
     for r in rows.clone() {
         let n = queries.keys(r, start);
@@ -143,7 +151,34 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
     out.o[rows.start * d..rows.end * d].fill(0.0);
     for b in 0..blocks {
         // SAFETY: the weights of all rows are in `scores`.
-        unsafe { weigh_block::<I, S>(queries, start + b * BLOCK_TOKENS, start, scores, out.o) }
+        unsafe {
+            let position = start + b * BLOCK_TOKENS;
+            let (_, v) = queries.block(position);
+            if worth_widening::<S>(&(queries.rows_from(position)..rows.end)) {
+                widen::<I, S>(v, wide);
+                let v = wide.as_ptr().cast();
+                weigh_block::<I, F32>(queries, v, position, start, scores, out.o);
+            } else {
+                weigh_block::<I, S>(queries, v, position, start, scores, out.o);
+            }
+        }
+    }
+}
+
+/// Whether so many rows read a block that its numbers are better converted once.
+fn worth_widening<S: Stored>(rows: &Range<usize>) -> bool {
+    S::BYTES < F32::BYTES && rows.len() > ROWS_AT_ONCE
+}
+
+/// Numbers as the arena stores them -> `to` f32.
+///
+/// # Safety
+/// The machine has the instructions of `I`; `from` is as long as `to`, whole vectors of 16.
+#[inline(always)]
+unsafe fn widen<I: Isa, S: Stored>(from: *const u8, to: &mut [f32]) {
+    for (i, to) in to.chunks_exact_mut(16).enumerate() {
+        // SAFETY: vector `i` of both.
+        unsafe { I::store(to.as_mut_ptr(), S::load::<I>(from.add(16 * i * S::BYTES))) }
     }
 }
 
@@ -159,43 +194,81 @@ unsafe fn score_block<I: Isa, S: Stored>(
     rows: Range<usize>,
     scores: &mut [f32],
 ) {
-    const STEP: usize = 8;
     debug_assert!(scores.len() >= (rows.end - 1) * TILE_TOKENS + BLOCK_TOKENS);
-    let line = BLOCK_TOKENS * S::BYTES;
-    let (q, scores) = (q.as_ptr(), scores.as_mut_ptr());
-    // SAFETY: line `d` < `dims` of K, element `d` of a query, 32 scores of a row.
+    debug_assert!(q.len() >= rows.end * dims);
+    // SAFETY: both halves of the block, all rows.
     unsafe {
-        for r in rows.clone() {
-            I::store(scores.add(r * TILE_TOKENS), I::splat(0.0));
-            I::store(scores.add(r * TILE_TOKENS + 16), I::splat(0.0));
+        if I::TILE_PAIRS {
+            score_keys::<I, S, 2>(q, dims, k, rows, scores);
+        } else {
+            score_keys::<I, S, 1>(q, dims, k, rows.clone(), scores);
+            let high = k.add(BLOCK_TOKENS / 2 * S::BYTES);
+            score_keys::<I, S, 1>(q, dims, high, rows, &mut scores[BLOCK_TOKENS / 2..]);
         }
-        let mut d = 0;
-        while d + STEP <= dims {
-            let low: [I::F; STEP] = std::array::from_fn(|i| S::load::<I>(k.add((d + i) * line)));
-            let high: [I::F; STEP] =
-                std::array::from_fn(|i| S::load::<I>(k.add((d + i) * line + line / 2)));
-            for r in rows.clone() {
-                let q = q.add(r * dims + d);
-                let s = scores.add(r * TILE_TOKENS);
-                let (mut a, mut b) = (I::load(s), I::load(s.add(16)));
-                for i in 0..STEP {
-                    let q = I::splat(*q.add(i));
-                    a = I::fma(low[i], q, a);
-                    b = I::fma(high[i], q, b);
-                }
-                I::store(s, a);
-                I::store(s.add(16), b);
+    }
+}
+
+/// As [`score_block`], for `16 C` keys.
+///
+/// # Safety
+/// As [`score_block`].
+#[inline(always)]
+unsafe fn score_keys<I: Isa, S: Stored, const C: usize>(
+    q: &[f32],
+    dims: usize,
+    k: *const u8,
+    rows: Range<usize>,
+    scores: &mut [f32],
+) {
+    let (q, scores) = (q.as_ptr(), scores.as_mut_ptr());
+    let mut r = rows.start;
+    // SAFETY: rows up to the last.
+    unsafe {
+        while r < rows.end {
+            let (q, s) = (q.add(r * dims), scores.add(r * TILE_TOKENS));
+            match rows.end - r {
+                1 => score_tile::<I, S, 1, C>(q, dims, k, s),
+                2 => score_tile::<I, S, 2, C>(q, dims, k, s),
+                3 => score_tile::<I, S, 3, C>(q, dims, k, s),
+                _ => score_tile::<I, S, 4, C>(q, dims, k, s),
             }
-            d += STEP;
+            r += ROWS_AT_ONCE;
         }
-        for d in d..dims {
-            let low = S::load::<I>(k.add(d * line));
-            let high = S::load::<I>(k.add(d * line + line / 2));
-            for r in rows.clone() {
+    }
+}
+
+/// `R` rows of `q` times `16 C` keys, each score summed over `dims` in order.
+///
+/// # Safety
+/// As [`score_block`].
+// The arrays are registers; their indices are what the loops are about.
+#[allow(clippy::needless_range_loop)]
+#[inline(always)]
+unsafe fn score_tile<I: Isa, S: Stored, const R: usize, const C: usize>(
+    q: *const f32,
+    dims: usize,
+    k: *const u8,
+    scores: *mut f32,
+) {
+    // SAFETY: line `d` < `dims` of K, element `d` of each query, `16 C` scores of each row.
+    unsafe {
+        let mut sums = [[I::splat(0.0); C]; R];
+        for d in 0..dims {
+            let line = k.add(d * BLOCK_TOKENS * S::BYTES);
+            let mut keys = [I::splat(0.0); C];
+            for c in 0..C {
+                keys[c] = S::load::<I>(line.add(16 * c * S::BYTES));
+            }
+            for r in 0..R {
                 let q = I::splat(*q.add(r * dims + d));
-                let s = scores.add(r * TILE_TOKENS);
-                I::store(s, I::fma(low, q, I::load(s)));
-                I::store(s.add(16), I::fma(high, q, I::load(s.add(16))));
+                for c in 0..C {
+                    sums[r][c] = I::fma(keys[c], q, sums[r][c]);
+                }
+            }
+        }
+        for r in 0..R {
+            for c in 0..C {
+                I::store(scores.add(r * TILE_TOKENS + 16 * c), sums[r][c]);
             }
         }
     }
@@ -231,15 +304,16 @@ unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32
     }
 }
 
-/// Adds the weighted values of the block of `position`, in the tile from `start`, to the rows of
+/// Adds the weighted values `v` [32][D] of `S` of the block of `position`, in the tile from `start`, to the rows of
 /// `o` [rows, D] that see them.
 ///
 /// # Safety
-/// The machine has the instructions of `I`; the arena stores `S`; `scores` [rows][128] holds
-/// weights, `o` has all rows.
+/// The machine has the instructions of `I`; `v` is one block; `scores` [rows][128] holds weights, `o`
+/// has all rows.
 #[inline(always)]
 unsafe fn weigh_block<I: Isa, S: Stored>(
     queries: &Queries<'_>,
+    v: *const u8,
     position: usize,
     start: usize,
     scores: &[f32],
@@ -247,109 +321,138 @@ unsafe fn weigh_block<I: Isa, S: Stored>(
 ) {
     let d = queries.shape.head_dim;
     let rows = queries.rows_from(position)..queries.rows();
-    let (_, v) = queries.block(position);
     let base = position - start;
-    // Keys of the block that all these rows see go four at a time; the few on the diagonal that
-    // only later rows see follow one by one.
+    // Keys of the block that all these rows see go together; the few on the diagonal that only later
+    // rows see follow one by one.
     let shared = (queries.keys(rows.start, start) - base).min(BLOCK_TOKENS);
     let seen = (queries.keys(rows.end - 1, start) - base).min(BLOCK_TOKENS);
     // SAFETY: every key meets only rows that see it; offsets stay inside the block.
     unsafe {
         let weights = scores.as_ptr().add(base);
-        let fours = shared / 4 * 4;
-        for j in (0..fours).step_by(4) {
-            let v = v.add(j * d * S::BYTES);
-            weigh::<I, S, 4>(v, weights.add(j), rows.clone(), o, d);
-        }
-        for j in fours..seen {
+        weigh::<I, S>(v, shared, weights, rows.clone(), o, d);
+        for j in shared..seen {
             let from = rows.start.max(queries.rows_from(position + j));
             let v = v.add(j * d * S::BYTES);
-            weigh::<I, S, 1>(v, weights.add(j), from..rows.end, o, d);
+            weigh::<I, S>(v, 1, weights.add(j), from..rows.end, o, d);
         }
     }
 }
 
-/// Adds `J` keys' values to some rows: `v` [J][D], `p` their first weight in row 0.
+/// Adds `keys` keys' values to some rows: `v` [keys][D], `p` their first weight in row 0.
 ///
 /// # Safety
 /// As [`weigh_block`].
 #[inline(always)]
-unsafe fn weigh<I: Isa, S: Stored, const J: usize>(
+unsafe fn weigh<I: Isa, S: Stored>(
     v: *const u8,
+    keys: usize,
     p: *const f32,
     rows: Range<usize>,
     o: &mut [f32],
     d: usize,
 ) {
-    // Dimensions 64 at a time, then 16, then what is left.
+    debug_assert!(rows.end * d <= o.len());
+    let o = o.as_mut_ptr();
+    let mut r = rows.start;
+    // SAFETY: rows up to the last.
+    unsafe {
+        while r < rows.end {
+            let (p, o) = (p.add(r * TILE_TOKENS), o.add(r * d));
+            match rows.end - r {
+                1 => weigh_rows::<I, S, 1>(v, keys, p, o, d),
+                2 => weigh_rows::<I, S, 2>(v, keys, p, o, d),
+                3 => weigh_rows::<I, S, 3>(v, keys, p, o, d),
+                _ => weigh_rows::<I, S, 4>(v, keys, p, o, d),
+            }
+            r += ROWS_AT_ONCE;
+        }
+    }
+}
+
+/// `R` rows of [`weigh`].
+///
+/// # Safety
+/// As [`weigh_block`].
+#[inline(always)]
+unsafe fn weigh_rows<I: Isa, S: Stored, const R: usize>(
+    v: *const u8,
+    keys: usize,
+    p: *const f32,
+    o: *mut f32,
+    d: usize,
+) {
     let mut c = 0;
     // SAFETY: dimensions `c .. c + width` of every row and key.
     unsafe {
-        while c + 64 <= d {
-            weigh_dims::<I, S, 4, J>(v, p, rows.clone(), o, d, c, 16);
-            c += 64;
+        while I::TILE_PAIRS && c + 32 <= d {
+            weigh_tile::<I, S, R, 2>(v, keys, p, o, d, c, 16);
+            c += 32;
         }
         while c < d {
             let width = (d - c).min(16);
-            weigh_dims::<I, S, 1, J>(v, p, rows.clone(), o, d, c, width);
+            weigh_tile::<I, S, R, 1>(v, keys, p, o, d, c, width);
             c += width;
         }
     }
 }
 
-/// Dimensions `c .. c + 16 C`, of the last 16 only `width`.
+/// Dimensions `c .. c + 16 C`, of the last 16 only `width`; each summed over the keys in order.
 ///
 /// # Safety
-/// As [`weigh`].
+/// As [`weigh_block`].
 // The arrays are registers; their indices are what the loops are about.
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
-unsafe fn weigh_dims<I: Isa, S: Stored, const C: usize, const J: usize>(
+unsafe fn weigh_tile<I: Isa, S: Stored, const R: usize, const C: usize>(
     v: *const u8,
+    keys: usize,
     p: *const f32,
-    rows: Range<usize>,
-    o: &mut [f32],
+    o: *mut f32,
     d: usize,
     c: usize,
     width: usize,
 ) {
-    debug_assert!(rows.end * d <= o.len() && c + 16 * (C - 1) + width <= d);
-    let whole = C > 1 || width == 16;
-    // SAFETY: key `i` < `J`, dimensions inside `d`, rows inside `o`.
+    debug_assert!(c + 16 * (C - 1) + width <= d);
+    let whole = width == 16;
+    // SAFETY: key `j` < `keys`, dimensions inside `d`, `R` rows of `o` and `p`.
     unsafe {
-        let mut values = [[I::splat(0.0); C]; J];
-        for i in 0..J {
+        let (v, o) = (v.add(c * S::BYTES), o.add(c));
+        let mut sums = [[I::splat(0.0); C]; R];
+        for r in 0..R {
             for x in 0..C {
-                let at = v.add((i * d + c + 16 * x) * S::BYTES);
-                values[i][x] = if whole {
+                let o = o.add(r * d + 16 * x);
+                sums[r][x] = if whole {
+                    I::load(o)
+                } else {
+                    I::load_part(o, width)
+                };
+            }
+        }
+        for j in 0..keys {
+            let line = v.add(j * d * S::BYTES);
+            let mut values = [I::splat(0.0); C];
+            for x in 0..C {
+                let at = line.add(16 * x * S::BYTES);
+                values[x] = if whole {
                     S::load::<I>(at)
                 } else {
                     S::load_part::<I>(at, width)
                 };
             }
-        }
-        for r in rows {
-            let p = p.add(r * TILE_TOKENS);
-            let o = o.as_mut_ptr().add(r * d + c);
-            let mut a = [I::splat(0.0); C];
-            for x in 0..C {
-                a[x] = if whole {
-                    I::load(o.add(16 * x))
-                } else {
-                    I::load_part(o, width)
-                };
-            }
-            for i in 0..J {
-                let p = I::splat(*p.add(i));
+            for r in 0..R {
+                let p = I::splat(*p.add(r * TILE_TOKENS + j));
                 for x in 0..C {
-                    a[x] = I::fma(values[i][x], p, a[x]);
+                    sums[r][x] = I::fma(values[x], p, sums[r][x]);
                 }
             }
+        }
+        for r in 0..R {
             for x in 0..C {
+                let o = o.add(r * d + 16 * x);
                 if whole {
-                    I::store(o.add(16 * x), a[x]);
+                    I::store(o, sums[r][x]);
                 } else {
-                    I::store_part(o, a[x], width);
+                    I::store_part(o, sums[r][x], width);
                 }
             }
         }

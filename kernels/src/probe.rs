@@ -120,7 +120,7 @@ impl Job for Multiply {
                 }
                 // Something has to change, or one product would do for all passes.
                 for x in &mut x[..columns] {
-                    *x = I::or_mask(*x, w[0], 1);
+                    *x = I::shr(*x, 1);
                 }
             }
             let mut all = I::zero();

@@ -65,21 +65,15 @@ fn a_reply_that_repeats_itself_takes_fewer_steps_and_is_the_same() {
 fn a_full_step_guesses_nothing() {
     let mut rig = Rig::new(512, 128);
     rig.log.lock().unwrap().circles = true;
-    for i in 0..8 {
-        rig.submit(
-            &prompt(&[&ids(i, 20)]),
-            ask(false, SamplingParams::greedy()),
-        );
-    }
+    let mut submit = |i| {
+        let ask = ask(false, SamplingParams::greedy());
+        rig.submit(&prompt(&[&ids(i, 20)]), ask)
+    };
+    // A request whose reader has gone is not answered.
+    let _readers: Vec<_> = (0..8).map(&mut submit).collect();
     rig.run();
     let log = rig.log.lock().unwrap();
-    let full: Vec<_> = log.steps.iter().filter(|step| step.len() == 8).collect();
-    assert!(full.len() > MAX / 2, "{:?}", log.steps);
-    assert!(full.iter().all(|step| step.iter().sum::<usize>() == 8));
-    // Fewer have room to guess.
-    assert!(
-        log.steps
-            .iter()
-            .any(|step| step.len() < 8 && step.iter().sum::<usize>() == 8)
-    );
+    // The other steps hold prompts, or fewer sequences.
+    let full = log.steps.iter().filter(|step| **step == [1; 8]).count();
+    assert!(full > MAX / 2, "{:?}", log.steps);
 }

@@ -2,6 +2,8 @@
 
 use std::arch::x86_64::*;
 
+use std::mem::MaybeUninit;
+
 use super::{Isa, Job};
 use crate::math;
 
@@ -27,8 +29,15 @@ pub(super) unsafe fn enter<J: Job>(job: J) -> J::Out {
 
 type F = [__m256; 2];
 type V = [__m256i; 2];
-/// Eight words; of eight bits their low halves, then their high ones.
-type Words = [V; 16];
+
+/// Eight words.
+#[derive(Clone, Copy)]
+pub(crate) struct Words {
+    /// Of numbers of eight bits, their low halves.
+    low: [V; 8],
+    /// Their high halves; nothing for fewer bits.
+    high: MaybeUninit<[V; 8]>,
+}
 
 /// The lanes as an array, for what is rare or short.
 ///
@@ -224,6 +233,9 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn load_part(p: *const f32, n: usize) -> F {
         unsafe {
+            if n >= 16 {
+                return Self::load(p);
+            }
             let m = below(n);
             [
                 _mm256_maskload_ps(p, m[0]),
@@ -437,13 +449,17 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn words<const BITS: u32>(w: [V; 8]) -> Words {
         unsafe {
-            let mut out = [[_mm256_setzero_si256(); 2]; 16];
-            for g in 0..8 {
-                out[g] = w[g];
-                if BITS == 8 {
-                    out[g] = Self::mask(w[g], 15);
-                    out[8 + g] = Self::mask(Self::shr(w[g], 4), 15);
+            let mut out = Words {
+                low: w,
+                high: MaybeUninit::uninit(),
+            };
+            if BITS == 8 {
+                let mut high = w;
+                for g in 0..8 {
+                    out.low[g] = Self::mask(w[g], 15);
+                    high[g] = Self::mask(Self::shr(w[g], 4), 15);
                 }
+                out.high.write(high);
             }
             out
         }
@@ -464,9 +480,15 @@ impl Isa for Avx2 {
                 let (parts, bits) = if BITS == 8 { (2, 4) } else { (1, BITS) };
                 let step = words_in_i16(bits).min(N);
                 for part in (0..parts).rev() {
+                    let words = if part == 1 {
+                        // Written by `words`, since there are eight bits.
+                        w[i].high.assume_init_ref()
+                    } else {
+                        &w[i].low
+                    };
                     for first in (0..N).step_by(step) {
-                        let (at, x) = (8 * part + from + first, x.add(4 * first));
-                        let sums = pairs::<R>(&w[i], at, x, step.min(N - first));
+                        let x = x.add(4 * first);
+                        let sums = pairs::<R>(words, from + first, x, step.min(N - first));
                         for r in 0..R {
                             for h in 0..2 {
                                 let words = _mm256_madd_epi16(sums[r][h], ones);
