@@ -1,6 +1,6 @@
 //! The binary as a person meets it, with the real default model: what goes where, and how it ends.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, OnceLock};
@@ -412,6 +412,99 @@ fn bench_cache_counts_every_token() {
     assert_eq!(row("edit-25"), (256, 64, 192));
     assert_eq!(row("insert-64-at-25"), (320, 64, 256));
     assert_eq!(row("alternate"), (256, 255, 1));
+}
+
+#[test]
+fn bench_speed_measures_what_was_asked_for() {
+    let args = [
+        "bench",
+        "speed",
+        "--depth",
+        "0,100",
+        "--decode",
+        "5",
+        "--sequences",
+        "2",
+        "--rounds",
+        "1",
+        "--json",
+        "-t",
+        "2",
+    ];
+    let (stdout, stderr, code) = told(with_model(&args).output().unwrap());
+    assert_eq!(code, 0, "{stderr}");
+    assert!(stderr.contains("memory read"), "{stderr}");
+    let rows: Vec<Value> = serde_json::from_str(&stdout).unwrap();
+    let depths: Vec<_> = rows.iter().map(|row| row["depth"].as_u64()).collect();
+    assert_eq!(depths, [Some(0), Some(100)]);
+    for row in &rows {
+        assert_eq!(
+            (
+                &row["test"],
+                &row["tokens"],
+                &row["sequences"],
+                &row["threads"]
+            ),
+            (&"decode".into(), &5.into(), &2.into(), &2.into())
+        );
+        assert!(row["tok_per_s"].as_f64().unwrap() > 0.0);
+        let fraction = row["fraction_of_limit"].as_f64().unwrap();
+        assert!(fraction > 0.0 && fraction.is_finite(), "{row}");
+    }
+    for (args, why) in [
+        (["--depth", "x"], "invalid value"),
+        (["--prefill", "0"], "need a whole number"),
+        (["--sequences", "999"], "need a whole number from 1 to"),
+        (["--against", "nowhere"], "need an address"),
+    ] {
+        let args = [&["bench", "speed", "--rounds", "1"][..], &args].concat();
+        let (_, stderr, code) = told(with_model(&args).output().unwrap());
+        assert!(code == 2 && stderr.contains(why), "{code}: {stderr}");
+    }
+}
+
+#[test]
+fn bench_speed_takes_turns_with_a_server() {
+    let mut server = with_model(&["serve", "--port", "0", "--context", "1024"])
+        .spawn()
+        .unwrap();
+    let mut address = String::new();
+    BufReader::new(server.stdout.take().unwrap())
+        .read_line(&mut address)
+        .unwrap();
+    let address = address.trim().strip_prefix("listening on ").unwrap();
+    let args = [
+        "bench",
+        "speed",
+        "--depth",
+        "64",
+        "--prefill",
+        "40",
+        "--decode",
+        "8",
+        "--rounds",
+        "1",
+        "--csv",
+        "--against",
+        address,
+    ];
+    let (stdout, stderr, code) = told(with_model(&args).output().unwrap());
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert_eq!(code, 0, "{stderr}");
+    let lines: Vec<&str> = stdout.lines().collect();
+    let theirs = address.trim_end_matches("/v1");
+    assert!(lines[0].starts_with("engine,test,tokens"), "{stdout}");
+    for (line, engine, test) in [
+        (lines[1], "ostler", "prefill"),
+        (lines[2], theirs, "prefill"),
+        (lines[3], "ostler", "decode"),
+        (lines[4], theirs, "decode"),
+    ] {
+        assert!(line.starts_with(&format!("{engine},{test},")), "{stdout}");
+        let rate: f64 = line.split(',').nth(6).unwrap().parse().unwrap();
+        assert!(rate > 0.0 && rate.is_finite(), "{line}");
+    }
 }
 
 #[test]

@@ -21,9 +21,11 @@ pub enum Device {
 }
 
 impl Device {
-    /// The CPU with as many threads as this process may use at once.
+    /// The CPU with a thread for each physical core that this process may use. Two threads on one core
+    /// share its multipliers, and the second only gets in the way.
     pub fn cpu() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let allowed = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = cores::physical().map_or(allowed, |cores| cores.min(allowed));
         Device::Cpu {
             threads: threads.min(THREADS_MAX),
         }
@@ -125,6 +127,48 @@ fn cuda_available_bytes(ordinal: usize) -> Option<u64> {
 #[cfg(not(feature = "cuda"))]
 fn cuda_available_bytes(_ordinal: usize) -> Option<u64> {
     None
+}
+
+/// Cores of the machine, as the system counts them.
+mod cores {
+    /// Cores with multipliers of their own; `None` where the system does not tell.
+    #[cfg(target_os = "linux")]
+    pub fn physical() -> Option<usize> {
+        count(&std::fs::read_to_string("/proc/cpuinfo").ok()?)
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn physical() -> Option<usize> {
+        None
+    }
+
+    /// Different pairs of package and core in `/proc/cpuinfo`.
+    #[cfg(any(target_os = "linux", test))]
+    pub fn count(cpuinfo: &str) -> Option<usize> {
+        let value = |cpu: &str, key: &str| {
+            let line = cpu.lines().find(|line| line.starts_with(key))?;
+            Some(line.split_once(':')?.1.trim().to_owned())
+        };
+        let core = |cpu| Some((value(cpu, "physical id")?, value(cpu, "core id")?));
+        let cores: std::collections::HashSet<_> = cpuinfo.split("\n\n").filter_map(core).collect();
+        (!cores.is_empty()).then_some(cores.len())
+    }
+
+    #[cfg(test)]
+    mod tests {
+        use super::*;
+
+        #[test]
+        fn two_threads_of_a_core_are_one() {
+            let cpu = |package, core| {
+                format!("processor\t: 0\nphysical id\t: {package}\ncore id\t\t: {core}\n\n")
+            };
+            let cpuinfo = [cpu(0, 0), cpu(0, 1), cpu(0, 0), cpu(0, 1), cpu(1, 0)].concat();
+            assert_eq!(count(&cpuinfo), Some(3));
+            assert_eq!(count("processor: 0\n\nprocessor: 1\n"), None);
+            assert_eq!(count(""), None);
+        }
+    }
 }
 
 /// Free memory of the machine, as the system counts it.

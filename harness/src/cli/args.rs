@@ -80,7 +80,7 @@ pub struct ModelArgs {
     /// Where it runs: cpu, cuda:0, metal:0.
     #[arg(long, value_name = "DEVICE", default_value = "cpu")]
     pub device: String,
-    /// Threads of the CPU; all cores without it.
+    /// Threads of the CPU. Without it: one for each physical core.
     #[arg(short, long, value_name = "N", allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..=THREADS_MAX))]
     pub threads: Option<u16>,
     /// Tokens of context. Without it: what the model was trained for, as far as memory allows.

@@ -1,7 +1,8 @@
 //! The other side of `ostler bench speed --against URL`: an OpenAI-compatible server, timed from outside.
 //!
 //! Chat completions are streamed, since every such server has them. What a prompt cost comes from the
-//! server's own `usage`; the template's few tokens are in it.
+//! server's own `usage`, with the template's few tokens in it; of a server whose stream has none, the words
+//! sent and the pieces of text that came are counted.
 
 use std::io::{BufRead, BufReader};
 use std::time::Instant;
@@ -22,7 +23,7 @@ pub struct Server {
 
 /// One answer, as it came.
 struct Answer {
-    prompt_tokens: u64,
+    prompt_tokens: Option<u64>,
     /// `None` where the server does not say.
     cached_tokens: Option<u64>,
     answer_tokens: u64,
@@ -71,12 +72,15 @@ impl Server {
         match work.test {
             Test::Prefill => {
                 let before = match base.is_empty() {
-                    true => 0,
+                    true => Some(0),
                     false => self.ask(base, 1)?.prompt_tokens,
                 };
                 let answer = self.ask(&format!("{base}{fresh}"), 1)?;
-                let cached = answer.cached_tokens.unwrap_or(before);
-                let new = answer.prompt_tokens.saturating_sub(cached);
+                let reused = answer.cached_tokens.or(before);
+                let new = match (answer.prompt_tokens, reused) {
+                    (Some(all), Some(reused)) => all.saturating_sub(reused),
+                    _ => work.tokens as u64,
+                };
                 Ok(new as f64 / answer.first_token_seconds)
             }
             Test::Decode => self.decode(work, &format!("{base}{fresh}")),
@@ -156,15 +160,10 @@ impl Server {
                 usage = event["usage"].clone();
             }
         }
-        let Some(prompt_tokens) = usage["prompt_tokens"].as_u64() else {
-            return Err(Error::device(format!(
-                "{path} does not report usage in its stream, so its tokens cannot be counted"
-            )));
-        };
         // The first piece of text of some servers is empty; then the end is when it came.
         let first = first.unwrap_or_else(|| clock.elapsed().as_secs_f64());
         Ok(Answer {
-            prompt_tokens,
+            prompt_tokens: usage["prompt_tokens"].as_u64(),
             cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
             answer_tokens: usage["completion_tokens"].as_u64().unwrap_or(pieces),
             first_token_seconds: first,
