@@ -106,8 +106,16 @@ fn compare(options: &Options) {
     let loaded = load(&options.model, &on(options.threads), &|_| {}).expect("the model loads");
     let mut ids = loaded.tokenizer.encode(&text, Specials::Plain);
     drop(loaded);
-    assert!(ids.len() >= options.tokens, "the text is too short");
-    ids.truncate(options.tokens);
+    let windows = options.tokens / WINDOW_TOKENS;
+    if windows == 0 || ids.len() < windows * WINDOW_TOKENS {
+        let have = ids.len();
+        eprintln!(
+            "need {} tokens of text, at least {WINDOW_TOKENS}; have {have}; give a longer text or --tokens",
+            options.tokens
+        );
+        std::process::exit(2);
+    }
+    ids.truncate(windows * WINDOW_TOKENS);
     let name = options.model.file_stem().unwrap_or_default();
     let source = Gguf::open(&options.model).expect("the model opens");
     let folder = tempfile::tempdir().expect("a folder for copies");

@@ -67,6 +67,8 @@ impl Core {
             if !turn.draft.is_empty() {
                 step.tokens = drafted;
                 step.logits = LogitRows::All;
+                let end = end + turn.draft.len();
+                step.table = &sequence.lease.table()[..end.div_ceil(BLOCK_TOKENS)];
                 rows_owed += turn.draft.len();
             }
             steps.push(step);
@@ -92,7 +94,7 @@ impl Core {
         Ok(logits)
     }
 
-    /// The tokens of each turn that drafts: the one that is owed, then the guesses.
+    /// For each turn that guesses, the token that is owed and the guesses; nothing for the others.
     fn with_drafts(&self, turns: &[Turn]) -> Vec<Vec<u32>> {
         let tokens = |turn: &Turn| {
             let sequence = self.active.iter().find(|s| s.id == turn.id);

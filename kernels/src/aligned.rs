@@ -2,7 +2,8 @@
 //!
 //! A model is read from end to end for every token. With pages of 4 KiB the walk over the page tables
 //! costs a quarter of the bandwidth and more; so small weights share maps that are large enough for
-//! pages of 2 MiB. What is freed goes back to the system with the last of its map.
+//! pages of 2 MiB. What is freed goes back to the system with the last of its map; the map that is being filled
+//! stays.
 
 use std::sync::{Arc, Mutex};
 
@@ -92,3 +93,25 @@ impl AlignedBytes {
 /// A value on a cache line of its own: vectors inside never straddle two lines.
 #[repr(align(64))]
 pub(crate) struct Aligned<T>(pub T);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Parts of one map, of the next, and a map of its own: zero, aligned, and nobody else's.
+    #[test]
+    fn parts_are_zero_and_disjoint() {
+        let sizes = [1, 64, 65, SLAB_SHARE_BYTES_MAX, SLAB_SHARE_BYTES_MAX + 1, 0];
+        let many = sizes.iter().cycle().take(60);
+        let mut parts: Vec<_> = many.map(|n| AlignedBytes::zeroed(*n).unwrap()).collect();
+        for (i, part) in parts.iter_mut().enumerate() {
+            assert!(part.as_ptr().addr().is_multiple_of(LINE));
+            assert!(part.as_slice().iter().all(|byte| *byte == 0), "part {i}");
+            part.as_mut_slice().fill(i as u8 + 1);
+        }
+        for (i, part) in parts.iter().enumerate() {
+            assert_eq!(part.as_slice().len(), sizes[i % sizes.len()]);
+            assert!(part.as_slice().iter().all(|byte| *byte == i as u8 + 1));
+        }
+    }
+}

@@ -2,8 +2,8 @@
 //!
 //! Order, for a query row alone or beside others: each score is summed over `head_dim` in
 //! order, in its key's lane; the softmax of the tile is whole; each output element is summed
-//! over the tile's keys in order. Keys beyond a row's position are never multiplied, so
-//! what an unwritten block holds cannot matter.
+//! over the tile's keys in order. Scores of keys beyond a row's position are cut off before the
+//! softmax and their values are never weighed, so what an unwritten block holds cannot matter.
 
 use std::ops::Range;
 
@@ -107,7 +107,7 @@ impl Queries<'_> {
 }
 
 /// Tile `tile` of `queries` -> `out`, for the rows that see it. `q` [rows, D] holds the queries
-/// gathered, `scores` [rows][128] and `wide` [D][32] are scratch.
+/// gathered, `scores` [rows][128] and `wide` (a block of K or V as f32) are scratch.
 ///
 /// # Safety
 /// The machine has the instructions of `I`; the arena stores `S`.

@@ -46,7 +46,7 @@ pub const SPINS_MAX: u32 = 400;
 /// Times a waiting worker yields before it parks: about 0.1 ms, longer than sampling.
 pub const YIELDS_MAX: u32 = 200;
 
-/// Memory that small weights share: a whole number of huge pages, of which at most one is not full.
+/// Memory that small weights share: a whole number of huge pages.
 pub const SLAB_BYTES: usize = 32 << 20;
 
 /// Larger requests get a map of their own; the shared one wastes at most this at its end, untouched.
@@ -67,6 +67,9 @@ pub const PANEL_ROWS: usize = 32;
 /// Activation rows that meet a word of weights once it is in a register: with sixteen registers
 /// of 32 bytes, four rows' sums, a word and an activation fit.
 pub const ROWS_AT_ONCE: usize = 4;
+
+// Attention spells out the remainders 1 to 3.
+const _: () = assert!(ROWS_AT_ONCE == 4);
 
 /// How far ahead of a single row's product the weights are asked for: a core waits for memory most
 /// of a decode, and the machine's own prefetching left a third of its bandwidth unused.

@@ -110,17 +110,13 @@ impl Job for Multiply {
         // SAFETY: each seed is 64 bytes.
         unsafe {
             let w: [I::V; W] = std::array::from_fn(|i| I::load_bytes(seeds[i].as_ptr()));
-            let mut x: [I::V; X] = std::array::from_fn(|i| I::load_bytes(seeds[W + i].as_ptr()));
+            let x: [I::V; X] = std::array::from_fn(|i| I::load_bytes(seeds[W + i].as_ptr()));
             let mut sums = [[I::zero(); X]; W];
             for _ in 0..PROBE_DOTS / (rows * columns) {
                 for i in 0..rows {
                     for j in 0..columns {
                         sums[i][j] = I::multiply_add(sums[i][j], w[i], x[j]);
                     }
-                }
-                // Something has to change, or one product would do for all passes.
-                for x in &mut x[..columns] {
-                    *x = I::shr(*x, 1);
                 }
             }
             let mut all = I::zero();

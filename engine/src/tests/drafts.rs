@@ -77,3 +77,59 @@ fn a_full_step_guesses_nothing() {
     let full = log.steps.iter().filter(|step| **step == [1; 8]).count();
     assert!(full > MAX / 2, "{:?}", log.steps);
 }
+
+/// Where a reply ends does not depend on what was guessed beyond its end.
+#[test]
+fn a_reply_ends_where_it_would_without_guesses() {
+    let greedy = SamplingParams::greedy();
+    for max in [1, 2, 3, 4, 33] {
+        // Tokens go round "aa".."ee".
+        for stop in [None, Some(b"ddee".to_vec()), Some(b"ea".to_vec())] {
+            let reply = |no_drafts| {
+                let mut rig = Rig::new(512, 64);
+                rig.log.lock().unwrap().circles = true;
+                let ask = Ask {
+                    max,
+                    stop: stop.iter().cloned().collect(),
+                    ..ask(no_drafts, greedy.clone())
+                };
+                // The prompt has gone round already, so the first step guesses.
+                let handle = rig.submit(&prompt(&[&[1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]]), ask);
+                rig.run();
+                let counts = rig.core.stats().blocks;
+                assert_eq!(counts.leased, 0);
+                collect(handle)
+            };
+            let (alone, drafted) = (reply(true), reply(false));
+            assert_eq!((&alone.ids, &alone.text), (&drafted.ids, &drafted.text));
+            assert_eq!(alone.reason.name(), drafted.reason.name(), "{max} {stop:?}");
+            assert!(max < 3 || drafted.report.drafts_taken > 0);
+        }
+    }
+}
+
+/// Sequences that have to give up their blocks lose no token and gain none.
+#[test]
+fn guesses_survive_a_lack_of_blocks() {
+    let replies = |no_drafts| {
+        let mut rig = Rig::new(256, 10);
+        rig.log.lock().unwrap().circles = true;
+        let mut submit = |i: u64| {
+            let ask = ask(no_drafts, SamplingParams::greedy());
+            rig.submit(&prompt(&[&ids(i, 40 + 9 * i as usize)]), ask)
+        };
+        let handles: Vec<_> = (0..3).map(&mut submit).collect();
+        rig.run();
+        let stats = rig.core.stats();
+        let outcomes: Vec<_> = handles.into_iter().map(collect).collect();
+        (outcomes, stats)
+    };
+    let ((alone, _), (drafted, stats)) = (replies(true), replies(false));
+    assert!(
+        stats.drafts_taken > 0 && stats.preemptions + stats.evicted_blocks > 0,
+        "{stats:?}"
+    );
+    for (alone, drafted) in alone.iter().zip(&drafted) {
+        assert_eq!(alone.ids, drafted.ids);
+    }
+}

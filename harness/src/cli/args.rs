@@ -229,7 +229,7 @@ pub struct BenchSpeedArgs {
         long,
         value_name = "N,N",
         value_delimiter = ',',
-        default_value = "0,512,2048,7680"
+        default_value = "0,512,2048,7680", value_parser = depth
     )]
     pub depth: Vec<usize>,
     /// Answers at once, on one shared context.
@@ -253,6 +253,13 @@ fn positive(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(n) if (1..=1 << 20).contains(&n) => Ok(n),
         _ => Err("need a whole number from 1 to 1048576".to_owned()),
+    }
+}
+
+fn depth(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(n) if n <= 1 << 20 => Ok(n),
+        _ => Err("need a whole number from 0 to 1048576".to_owned()),
     }
 }
 

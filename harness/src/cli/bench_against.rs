@@ -2,7 +2,8 @@
 //!
 //! Chat completions are streamed, since every such server has them. What a prompt cost comes from the
 //! server's own `usage`, with the template's few tokens in it; of a server whose stream has none, the words
-//! sent and the pieces of text that came are counted.
+//! sent and the pieces of text that came are counted. A server that does not say what it reused is taken to have
+//! reused what it was sent just before.
 
 use std::io::{BufRead, BufReader};
 use std::time::Instant;
@@ -12,8 +13,8 @@ use serde_json::{Value, json};
 use super::bench_speed::{Test, Work};
 use crate::error::{Error, Result};
 
-/// An answer shorter than this is too short to time.
-const ANSWER_TOKENS_MIN: u64 = 4;
+/// An answer in fewer pieces has no time between the first and the last.
+const PIECES_MIN: u64 = 2;
 
 pub struct Server {
     address: String,
@@ -27,6 +28,8 @@ struct Answer {
     /// `None` where the server does not say.
     cached_tokens: Option<u64>,
     answer_tokens: u64,
+    /// Events with text in them.
+    pieces: u64,
     first_token_seconds: f64,
     /// From the first piece of text to the last.
     rest_seconds: f64,
@@ -107,10 +110,11 @@ impl Server {
         let (mut tokens, mut seconds) = (0, 0f64);
         for answer in answers {
             let answer = answer?;
-            if answer.answer_tokens < ANSWER_TOKENS_MIN {
+            if answer.pieces < PIECES_MIN {
                 return Err(Error::device(format!(
-                    "{} ended an answer after {} tokens, too few to time; ask it for a longer --decode",
-                    self.address, answer.answer_tokens
+                    "{} answered in {} pieces, need {PIECES_MIN} to time them; ask for a longer --decode, \
+                     or load a model there that has more to say",
+                    self.address, answer.pieces
                 )));
             }
             tokens += answer.answer_tokens - 1;
@@ -147,11 +151,19 @@ impl Server {
             let Some(data) = line.strip_prefix("data:").map(str::trim) else {
                 continue;
             };
-            let Ok(event) = serde_json::from_str::<Value>(data) else {
-                continue; // "[DONE]"
-            };
-            let said = &event["choices"][0]["delta"]["content"];
-            if said.as_str().is_some_and(|text| !text.is_empty()) {
+            if data == "[DONE]" {
+                break;
+            }
+            let event: Value = serde_json::from_str(data).map_err(|e| failed(&path, &e))?;
+            if !event["error"].is_null() {
+                return Err(failed(&path, &event["error"]));
+            }
+            let delta = &event["choices"][0]["delta"];
+            let said = [&delta["content"], &delta["reasoning_content"]];
+            if said
+                .iter()
+                .any(|said| said.as_str().is_some_and(|text| !text.is_empty()))
+            {
                 last = clock.elapsed().as_secs_f64();
                 first.get_or_insert(last);
                 pieces += 1;
@@ -166,6 +178,7 @@ impl Server {
             prompt_tokens: usage["prompt_tokens"].as_u64(),
             cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
             answer_tokens: usage["completion_tokens"].as_u64().unwrap_or(pieces),
+            pieces,
             first_token_seconds: first,
             rest_seconds: last - first,
         })

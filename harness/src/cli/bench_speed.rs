@@ -4,9 +4,11 @@
 //! Invariant: a figure counts only what was computed. Every prompt is new from its depth on, and the engine's
 //! report must say so; a run that reused more or less ends with an error instead of a figure.
 
+use std::time::Instant;
+
 use engine::{
-    Engine, Event, Finish, Generation, Layer, Piece, Prompt, Report, Request, Salt, SamplingParams,
-    Timeline,
+    Between, Engine, Event, Finish, Generation, Layer, Piece, Prompt, Report, Request, Salt,
+    SamplingParams, Timeline,
 };
 use models::device::{Device, MachineLimits};
 use models::forward::PassCost;
@@ -33,10 +35,11 @@ pub fn run(env: &Env, args: &BenchSpeedArgs, out: &mut Out) -> Result<Exit> {
     let mut options = loading::options(&args.model)?;
     let deepest = args.depth.iter().copied().max().unwrap_or(0);
     let longest = work.iter().map(|w| w.tokens).max().unwrap_or(0) + FRESH_TOKENS;
-    let rounds = args.rounds * work.len() * args.sequences;
+    // What earlier rounds leave behind may be evicted.
+    let lines = args.sequences + 2;
     options
         .kv_room
-        .get_or_insert(KvRoom::Tokens(deepest + (rounds + 2) * (longest + 64)));
+        .get_or_insert(KvRoom::Tokens(deepest + lines * (longest + 64)));
     let loaded = loading::load(env, &options, false)?;
     let engine = &loaded.model.engine;
     let have = engine.context().tokens;
@@ -210,7 +213,7 @@ impl<'m> Bench<'m> {
         let words: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(is_word).collect();
         if words.len() < WORDS_MIN {
             return Err(Error::input(format!(
-                "the vocabulary has {} plain words, need {WORDS_MIN} to make prompts of",
+                "the vocabulary has {} plain words, need {WORDS_MIN} to make prompts of; use another model",
                 words.len()
             )));
         }
@@ -267,8 +270,12 @@ impl<'m> Bench<'m> {
                 Test::Decode => self.decode(work, depth)?,
             });
             if let Some(server) = server {
-                let (base, fresh) = (self.words_of(depth), self.text(work.tokens.max(1)));
-                let fresh = self.spell(&fresh);
+                let count = match work.test {
+                    Test::Prefill => work.tokens,
+                    Test::Decode => FRESH_TOKENS,
+                };
+                let fresh = self.fresh(count, depth);
+                let (base, fresh) = (self.spell(&self.base[..depth]), self.spell(&fresh));
                 theirs.push(server.measure(work, &base, &fresh)?);
             }
         }
@@ -279,8 +286,13 @@ impl<'m> Bench<'m> {
         Ok(figures)
     }
 
-    fn words_of(&self, depth: usize) -> String {
-        self.spell(&self.base[..depth])
+    /// A text that differs from what was sent at `depth` before in its first word.
+    fn fresh(&mut self, count: usize, depth: usize) -> Vec<u32> {
+        let text = self.text(count);
+        match self.base.get(depth) == text.first() {
+            true => self.text(count),
+            false => text,
+        }
     }
 
     fn spell(&self, ids: &[u32]) -> String {
@@ -294,7 +306,7 @@ impl<'m> Bench<'m> {
 
     /// Tokens a second of a prompt's last `tokens`, from submission to the first token of the answer.
     fn prefill(&mut self, tokens: usize, depth: usize) -> Result<f64> {
-        let fresh = self.text(tokens);
+        let fresh = self.fresh(tokens, depth);
         let ids = [&self.base[..depth], &fresh].concat();
         let report = finish(self.start(ids, 1, self.salt.clone())?)?;
         check(&report, depth, tokens)?;
@@ -302,22 +314,26 @@ impl<'m> Bench<'m> {
         Ok(tokens as f64 * 1000.0 / ms)
     }
 
-    /// Tokens a second of all answers together, after their first tokens.
+    /// Tokens a second of all answers together, from the first token of any to the end of the last.
     fn decode(&mut self, work: &Work, depth: usize) -> Result<f64> {
+        let clock = Instant::now();
         let mut running = Vec::new();
         for _ in 0..work.sequences {
-            let fresh = self.text(FRESH_TOKENS);
+            let fresh = self.fresh(FRESH_TOKENS, depth);
             let ids = [&self.base[..depth], &fresh].concat();
-            running.push(self.start(ids, work.tokens + 1, self.salt.clone())?);
+            let begun = clock.elapsed().as_secs_f64() * 1000.0;
+            running.push((begun, self.start(ids, work.tokens + 1, self.salt.clone())?));
         }
-        let (mut rows, mut ms) = (0, 0f64);
-        for generation in running {
+        let (mut rows, mut from_ms, mut to_ms) = (0, f64::INFINITY, 0f64);
+        for (begun, generation) in running {
             let report = finish(generation)?;
             check(&report, depth, FRESH_TOKENS)?;
+            let ttft = report.ttft_ms.ok_or_else(|| Error::bug("no first token"))?;
             rows += report.decode_rows;
-            ms = ms.max(report.decode_ms);
+            from_ms = from_ms.min(begun + ttft);
+            to_ms = to_ms.max(begun + ttft + report.decode_ms);
         }
-        Ok(rows as f64 * 1000.0 / ms)
+        Ok(rows as f64 * 1000.0 / (to_ms - from_ms))
     }
 
     fn start(&self, ids: Vec<u32>, tokens_max: usize, salt: Salt) -> Result<Generation> {
@@ -358,6 +374,13 @@ fn finish(mut generation: Generation) -> Result<Report> {
 fn check(report: &Report, reused: usize, computed: usize) -> Result<()> {
     if (report.reused, report.computed) == (reused, computed) {
         return Ok(());
+    }
+    let evicted = |b: &Between| matches!(b, Between::Evicted { .. });
+    if report.between.iter().any(evicted) || report.reused < reused {
+        return Err(Error::caller(format!(
+            "the keys and values of {} of {reused} tokens had to make room; raise --kv-memory or lower --depth",
+            reused - report.reused.min(reused)
+        )));
     }
     Err(Error::bug(format!(
         "{reused} tokens were to be reused and {computed} computed, but it was {} and {} ({:?})",

@@ -74,6 +74,11 @@ const fn words_in_i16(bits: u32) -> usize {
     i16::MAX as usize / (2 * ((1 << bits) - 1) * 127)
 }
 
+// Halves of a block are four words, blocks eight; what fits divides both and is even, as
+// `pairs_of_four` needs it. Two and three bits take a whole block at once.
+const _: () = assert!(words_in_i16(2) >= 8 && words_in_i16(3) >= 8);
+const _: () = assert!(words_in_i16(4) == 8 && words_in_i16(5) == 4 && words_in_i16(6) == 2);
+
 /// Word `g` of activation row `r` in every lane.
 ///
 /// # Safety
@@ -82,6 +87,20 @@ const fn words_in_i16(bits: u32) -> usize {
 unsafe fn word(x: *const i8, r: usize, g: usize) -> __m256i {
     // SAFETY: four bytes of row `r`.
     unsafe { _mm256_set1_epi32(x.add(32 * r + 4 * g).cast::<i32>().read_unaligned()) }
+}
+
+/// `x`, of which the compiler knows nothing any more.
+///
+/// # Safety
+/// The machine has AVX2.
+#[target_feature(enable = "avx2")]
+#[inline]
+unsafe fn unknown(mut x: __m256i) -> __m256i {
+    // SAFETY: no instruction at all.
+    unsafe {
+        std::arch::asm!("/* {0} */", inout(ymm_reg) x, options(pure, nomem, nostack, preserves_flags));
+    }
+    x
 }
 
 /// One word (two halves, at these offsets) meets four activation rows (at these).
@@ -130,8 +149,8 @@ macro_rules! word_of_four {
 /// ([`words_in_i16`]). In assembly because the compiler spills these eight sums.
 ///
 /// # Safety
-/// The machine has AVX2; `w` is good for `n` aligned vectors of 64 bytes, `n > 0`; rows are at `x`,
-/// 32 bytes apart, each good for `4 n` bytes.
+/// The machine has AVX2; `n` is even and above zero; `w` is good for `n` aligned vectors of 64 bytes; rows
+/// are at `x`, 32 bytes apart, each good for `4 n` bytes.
 #[target_feature(enable = "avx2")]
 #[inline]
 unsafe fn pairs_of_four(w: *const V, x: *const i8, n: usize) -> [V; 4] {
@@ -145,7 +164,8 @@ unsafe fn pairs_of_four(w: *const V, x: *const i8, n: usize) -> [V; 4] {
         __m256i,
         __m256i,
     );
-    // SAFETY: reads what the caller promises.
+    debug_assert!(n > 0 && n.is_multiple_of(2));
+    // SAFETY: reads what the caller promises, two words at a time.
     unsafe {
         std::arch::asm!(
             "vpxor {a0}, {a0}, {a0}",
@@ -192,7 +212,8 @@ unsafe fn pairs_of_four(w: *const V, x: *const i8, n: usize) -> [V; 4] {
 #[allow(clippy::needless_range_loop)]
 #[inline(always)]
 unsafe fn pairs<const R: usize>(w: &[V], from: usize, x: *const i8, n: usize) -> [V; R] {
-    // SAFETY: promised by the caller; the words are inside `w`.
+    // SAFETY: promised by the caller; the words are inside `w`, and an even number of them (see
+    // `words_in_i16`).
     unsafe {
         let w = &w[from..from + n];
         let mut out = [[_mm256_setzero_si256(); 2]; R];
@@ -519,6 +540,8 @@ impl Isa for Avx2 {
     #[inline(always)]
     unsafe fn multiply_add(acc: V, w: V, x: V) -> V {
         unsafe {
+            // The same product again and again would be computed once.
+            let x = [unknown(x[0]), unknown(x[1])];
             [
                 _mm256_add_epi16(acc[0], _mm256_maddubs_epi16(w[0], x[0])),
                 _mm256_add_epi16(acc[1], _mm256_maddubs_epi16(w[1], x[1])),

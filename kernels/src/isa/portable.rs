@@ -216,7 +216,16 @@ impl Isa for Portable {
     }
     #[inline(always)]
     unsafe fn multiply_add(acc: [u8; 64], w: [u8; 64], x: [u8; 64]) -> [u8; 64] {
-        std::array::from_fn(|i| acc[i].wrapping_add(w[i].wrapping_mul(x[i])))
+        let mut out = acc;
+        let (w, x) = (w.as_chunks::<4>().0, x.as_chunks::<4>().0);
+        for (out, (w, x)) in out.as_chunks_mut::<4>().0.iter_mut().zip(w.iter().zip(x)) {
+            let mut sum = i32::from_le_bytes(*out);
+            for (w, x) in w.iter().zip(x) {
+                sum = sum.wrapping_add(i32::from(*w) * i32::from(*x as i8));
+            }
+            *out = sum.to_le_bytes();
+        }
+        out
     }
     #[inline(always)]
     unsafe fn to_f32(x: [u8; 64]) -> F {

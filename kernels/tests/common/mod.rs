@@ -34,7 +34,17 @@ impl Random {
     /// Valid source bytes of `n` values: every bit random but the scales, which are small halves.
     pub fn weight(&mut self, ty: WeightType, n: usize) -> Vec<u8> {
         let bytes = ty.row_bytes(n).unwrap();
-        let mut out: Vec<u8> = (0..bytes).map(|_| self.bits() as u8).collect();
+        let random = (0..bytes).map(|_| self.bits() as u8).collect();
+        self.with_scales(ty, random)
+    }
+
+    /// As [`Random::weight`], with every stored number at its largest.
+    pub fn largest(&mut self, ty: WeightType, n: usize) -> Vec<u8> {
+        let bytes = ty.row_bytes(n).unwrap();
+        self.with_scales(ty, vec![0xff; bytes])
+    }
+
+    fn with_scales(&mut self, ty: WeightType, mut out: Vec<u8>) -> Vec<u8> {
         let halves: &[usize] = match ty {
             WeightType::F32 | WeightType::F16 | WeightType::BF16 => &[],
             WeightType::Q4_0 | WeightType::Q5_0 | WeightType::Q8_0 => &[0],
