@@ -186,6 +186,8 @@ unsafe fn tiles_panel<I: Isa, Q: Format, const W: usize, const ONE: bool>(
 ///
 /// # Safety
 /// The panel has block `b` and these rows, and `acc` sixteen lanes for each of its rows.
+// Indices name a tile and a row; the arrays are registers.
+#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 unsafe fn meet<I: Isa, Q: Format, const W: usize, const R: usize>(
     w: &[I::Words; W],
@@ -273,6 +275,8 @@ unsafe fn nibble_scales<I: Isa>(s: *const u8) -> (I::F, I::F) {
 ///
 /// # Safety
 /// The panel has these blocks.
+// Indices name a tile and a row; the arrays are registers.
+#[allow(clippy::needless_range_loop)]
 #[inline(always)]
 unsafe fn step<I: Isa, Q: Format, const W: usize, const R: usize>(
     w: &[I::Words; W],
