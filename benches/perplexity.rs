@@ -12,14 +12,13 @@
 
 use std::path::{Path, PathBuf};
 
-use candle_core::quantized::{GgmlDType, QTensor};
-use candle_core::{Device as CandleDevice, Tensor};
 use kernels::{WeightType, dequantise};
 use models::device::Device;
 use models::forward::{Forward, KvStore, LogitRows, SeqStep};
 use models::gguf::Gguf;
 use models::gguf::write::{Meta, Writer};
 use models::load::{LoadOptions, load, load_forward};
+use models::tiny::quantise;
 use models::tokenizer::Specials;
 
 const WINDOW_TOKENS: usize = 512;
@@ -166,10 +165,7 @@ fn write_copy(source: &Gguf, format: Option<WeightType>, to: &Path) {
         let dims = [info.cols() as u64, info.rows() as u64];
         match format {
             Some(format) if info.rows() > 1 => {
-                let shape = (info.rows(), info.cols());
-                let tensor = Tensor::from_vec(values, shape, &CandleDevice::Cpu).expect("a tensor");
-                let packed = QTensor::quantize(&tensor, candle_type(format)).expect("blocks fit");
-                let bytes = packed.data().expect("bytes").to_vec();
+                let bytes = quantise(format, &dims, &values).expect("blocks fit");
                 writer.tensor(name, format, &dims, bytes);
             }
             _ if info.rows() > 1 => drop(writer.tensor_f32(name, &dims, &values)),
@@ -177,22 +173,6 @@ fn write_copy(source: &Gguf, format: Option<WeightType>, to: &Path) {
         }
     }
     writer.write(to).expect("room for a copy");
-}
-
-fn candle_type(ty: WeightType) -> GgmlDType {
-    match ty {
-        WeightType::Q4_0 => GgmlDType::Q4_0,
-        WeightType::Q4_1 => GgmlDType::Q4_1,
-        WeightType::Q5_0 => GgmlDType::Q5_0,
-        WeightType::Q5_1 => GgmlDType::Q5_1,
-        WeightType::Q8_0 => GgmlDType::Q8_0,
-        WeightType::Q2K => GgmlDType::Q2K,
-        WeightType::Q3K => GgmlDType::Q3K,
-        WeightType::Q4K => GgmlDType::Q4K,
-        WeightType::Q5K => GgmlDType::Q5K,
-        WeightType::Q6K => GgmlDType::Q6K,
-        WeightType::F32 | WeightType::F16 | WeightType::BF16 => unreachable!("not a format"),
-    }
 }
 
 fn perplexity(path: &Path, ids: &[u32], threads: usize) -> f64 {

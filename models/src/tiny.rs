@@ -8,10 +8,11 @@ mod vocabulary;
 
 use std::path::Path;
 
-use candle_core::quantized::{GgmlDType, QTensor};
+use candle_core::quantized::QTensor;
 use kernels::WeightType;
 
 use crate::config::{Config, Family};
+use crate::decoder::candle_type;
 use crate::gguf::Gguf;
 use crate::gguf::write::{Meta, Writer};
 use crate::{Error, Result};
@@ -235,25 +236,19 @@ pub fn value(seed: u64, name: &str, index: u64) -> f64 {
     (z >> 40) as f64 / f64::from(1 << 23) - 1.0
 }
 
-fn quantise(ty: WeightType, dims: &[u64], values: &[f32]) -> candle_core::Result<Vec<u8>> {
-    let dtype = match ty {
-        WeightType::F32 => return Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect()),
-        WeightType::F16 => GgmlDType::F16,
-        WeightType::BF16 => GgmlDType::BF16,
-        WeightType::Q4_0 => GgmlDType::Q4_0,
-        WeightType::Q4_1 => GgmlDType::Q4_1,
-        WeightType::Q5_0 => GgmlDType::Q5_0,
-        WeightType::Q5_1 => GgmlDType::Q5_1,
-        WeightType::Q8_0 => GgmlDType::Q8_0,
-        WeightType::Q2K => GgmlDType::Q2K,
-        WeightType::Q3K => GgmlDType::Q3K,
-        WeightType::Q4K => GgmlDType::Q4K,
-        WeightType::Q5K => GgmlDType::Q5K,
-        WeightType::Q6K => GgmlDType::Q6K,
-    };
+/// `values` of a tensor `[cols, rows]` in the blocks of `ty`, by candle's quantiser.
+///
+/// # Errors
+/// candle's, for columns that are not whole blocks.
+pub fn quantise(ty: WeightType, dims: &[u64], values: &[f32]) -> candle_core::Result<Vec<u8>> {
+    if ty == WeightType::F32 {
+        return Ok(values.iter().flat_map(|v| v.to_le_bytes()).collect());
+    }
     let shape: Vec<usize> = dims.iter().rev().map(|&d| d as usize).collect();
     let tensor = candle_core::Tensor::from_slice(values, shape, &candle_core::Device::Cpu)?;
-    Ok(QTensor::quantize(&tensor, dtype)?.data()?.into_owned())
+    Ok(QTensor::quantize(&tensor, candle_type(ty))?
+        .data()?
+        .into_owned())
 }
 
 /// ChatML with tools in the manner of Qwen 2.5.

@@ -3,13 +3,12 @@
 //! A case knows what it must reuse: the longest prefix that its prompt shares with anything sent before,
 //! less the last token, whose logits are needed. Plan and report must both say exactly that.
 
-use engine::{
-    Engine, Event, Finish, Layer, Piece, Plan, Prompt, Report, Request, Salt, SamplingParams,
-};
+use engine::{Engine, Plan, Report, Salt};
 use serde_json::{Value, json};
 
 use super::Exit;
 use super::args::BenchCacheArgs;
+use super::bench_call::{Draws, finish, request};
 use super::loading;
 use super::output::Out;
 use crate::chat::ChatModel;
@@ -119,7 +118,7 @@ struct Bench<'m> {
     salt: Salt,
     /// Everything the cache has seen in this namespace.
     sent: Vec<Vec<u32>>,
-    random: u64,
+    draws: Draws,
 }
 
 impl<'m> Bench<'m> {
@@ -140,24 +139,18 @@ impl<'m> Bench<'m> {
             base: Vec::new(),
             salt: Salt::new("bench"),
             sent: Vec::new(),
-            random: 0x0571_e55e,
+            draws: Draws::new(),
         };
         bench.base = bench.text(length);
         Ok(bench)
     }
 
-    /// Ids drawn from a fixed sequence: every run sends the same.
     fn text(&mut self, count: usize) -> Vec<u32> {
         (0..count).map(|_| self.draw()).collect()
     }
 
     fn draw(&mut self) -> u32 {
-        // Knuth's MMIX generator; its high bits are good enough to tell prompts apart.
-        self.random = self
-            .random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        self.plain[(self.random >> 33) as usize % self.plain.len()]
+        self.draws.one_of(&self.plain)
     }
 
     /// An id that no sequence sent so far has at `position`, so that a change is a change.
@@ -240,29 +233,7 @@ impl<'m> Bench<'m> {
 
 /// Prefills `ids` and samples one token.
 fn call(engine: &Engine, ids: &[u32], salt: Salt) -> Result<(Plan, Report)> {
-    let prompt = Prompt::new(vec![Piece::new("prompt", Layer::Turn, ids, b"")])?;
-    let mut request = Request::new(prompt);
-    request.salt = salt;
-    request.sampling = SamplingParams::greedy();
-    request.max_tokens = Some(1);
-    request.ignore_end = true;
-    let mut generation = engine.generate(request)?;
-    let mut plan = None;
-    while let Some(event) = generation.recv() {
-        match event {
-            Event::Plan(planned) => plan = Some(planned),
-            Event::Token { .. } => {}
-            Event::Done {
-                reason: Finish::Error(error),
-                ..
-            } => return Err(error.into()),
-            Event::Done { report, .. } => {
-                let plan = plan.ok_or_else(|| Error::bug("the engine sent no plan"))?;
-                return Ok((plan, report));
-            }
-        }
-    }
-    Err(Error::bug("the engine's events ended without their end"))
+    finish(engine.generate(request(ids, 1, salt)?)?)
 }
 
 fn common_prefix(a: &[u32], b: &[u32]) -> usize {

@@ -6,10 +6,7 @@
 
 use std::time::Instant;
 
-use engine::{
-    Between, Engine, Event, Finish, Generation, Layer, Piece, Prompt, Report, Request, Salt,
-    SamplingParams, Timeline,
-};
+use engine::{Between, Engine, Generation, Report, Salt, Timeline};
 use models::device::{Device, MachineLimits};
 use models::forward::PassCost;
 use serde_json::{Value, json};
@@ -17,6 +14,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::args::BenchSpeedArgs;
 use super::bench_against::Server;
+use super::bench_call::{Draws, finish, prompt, request};
 use super::loading;
 use super::output::{Out, note};
 use crate::chat::ChatModel;
@@ -196,7 +194,7 @@ struct Bench<'m> {
     /// Holds the base at the depth that is measured.
     timeline: Timeline,
     salt: Salt,
-    random: u64,
+    draws: Draws,
     /// The word that the last new text began with.
     last: usize,
 }
@@ -225,7 +223,7 @@ impl<'m> Bench<'m> {
             base: Vec::new(),
             timeline: model.engine.timeline(salt.clone()),
             salt,
-            random: 0x0571_e55e,
+            draws: Draws::new(),
             last: 0,
         };
         bench.base = bench.text(deepest);
@@ -240,12 +238,7 @@ impl<'m> Bench<'m> {
         self.last = (self.last + 1) % self.words.len();
         let mut ids = vec![self.words[self.last]];
         while ids.len() < count {
-            // Knuth's MMIX generator; its high bits are good enough for words.
-            self.random = self
-                .random
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            ids.push(self.words[(self.random >> 33) as usize % self.words.len()]);
+            ids.push(self.draws.one_of(&self.words));
         }
         ids.truncate(count);
         ids
@@ -308,7 +301,7 @@ impl<'m> Bench<'m> {
     fn prefill(&mut self, tokens: usize, depth: usize) -> Result<f64> {
         let fresh = self.fresh(tokens, depth);
         let ids = [&self.base[..depth], &fresh].concat();
-        let report = finish(self.start(ids, 1, self.salt.clone())?)?;
+        let (_, report) = finish(self.start(ids, 1, self.salt.clone())?)?;
         check(&report, depth, tokens)?;
         let ms = report.ttft_ms.ok_or_else(|| Error::bug("no first token"))?;
         Ok(tokens as f64 * 1000.0 / ms)
@@ -326,7 +319,7 @@ impl<'m> Bench<'m> {
         }
         let (mut rows, mut from_ms, mut to_ms) = (0, f64::INFINITY, 0f64);
         for (begun, generation) in running {
-            let report = finish(generation)?;
+            let (_, report) = finish(generation)?;
             check(&report, depth, FRESH_TOKENS)?;
             let ttft = report.ttft_ms.ok_or_else(|| Error::bug("no first token"))?;
             rows += report.decode_rows;
@@ -337,38 +330,8 @@ impl<'m> Bench<'m> {
     }
 
     fn start(&self, ids: Vec<u32>, tokens_max: usize, salt: Salt) -> Result<Generation> {
-        let mut request = Request::new(prompt(&ids)?);
-        request.salt = salt;
-        request.sampling = SamplingParams::greedy();
-        request.max_tokens = Some(tokens_max);
-        request.ignore_end = true;
-        // Guesses that happen to be right would measure the text, not the machine.
-        request.no_drafts = true;
-        Ok(self.engine.generate(request)?)
+        Ok(self.engine.generate(request(&ids, tokens_max, salt)?)?)
     }
-}
-
-fn prompt(ids: &[u32]) -> Result<Prompt> {
-    Ok(Prompt::new(vec![Piece::new(
-        "prompt",
-        Layer::Turn,
-        ids,
-        b"",
-    )])?)
-}
-
-fn finish(mut generation: Generation) -> Result<Report> {
-    while let Some(event) = generation.recv() {
-        match event {
-            Event::Plan(_) | Event::Token { .. } => {}
-            Event::Done {
-                reason: Finish::Error(error),
-                ..
-            } => return Err(error.into()),
-            Event::Done { report, .. } => return Ok(report),
-        }
-    }
-    Err(Error::bug("the engine's events ended without their end"))
 }
 
 fn check(report: &Report, reused: usize, computed: usize) -> Result<()> {

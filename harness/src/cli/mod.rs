@@ -7,6 +7,7 @@ mod answer;
 mod args;
 mod bench_against;
 mod bench_cache;
+mod bench_call;
 mod bench_speed;
 mod chat;
 mod figures;

@@ -26,6 +26,7 @@ mod tests;
 mod weights;
 
 pub(crate) use load::{LoadParts, load};
+pub(crate) use tensor::candle_type;
 pub use tensor_kv::TensorKv;
 
 use crate::Error;

@@ -339,7 +339,7 @@ impl MakeWeights for TensorWeights<'_> {
 }
 
 /// candle's name of a type.
-fn candle_type(ty: WeightType) -> GgmlDType {
+pub(crate) fn candle_type(ty: WeightType) -> GgmlDType {
     match ty {
         WeightType::F32 => GgmlDType::F32,
         WeightType::F16 => GgmlDType::F16,
