@@ -5,11 +5,12 @@
 //! over the tile's keys in order. Scores of keys beyond a row's position are cut off before the
 //! softmax and their values are never weighed, so what an unwritten block holds cannot matter.
 
+use std::marker::PhantomData;
 use std::ops::Range;
 
 use crate::isa::{self, Isa};
 use crate::limits::{BLOCK_TOKENS, ROWS_AT_ONCE, TILE_TOKENS};
-use crate::stored::{F32, Stored};
+use crate::stored::{F32, Near, Stored};
 use crate::{AttnShape, KvArena, math};
 
 /// Consecutive query rows of one sequence against one KV head. A *row* here is one
@@ -130,15 +131,23 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
     for b in 0..blocks {
         let position = start + b * BLOCK_TOKENS;
         let (k, _) = queries.block(position);
+        // After the last K the first V is read.
+        let next = match b + 1 < blocks {
+            true => queries.block(position + BLOCK_TOKENS).0,
+            false => queries.block(start).1,
+        };
         let rows = queries.rows_from(position)..rows.end;
         let scores = &mut scores[b * BLOCK_TOKENS..];
         // SAFETY: K of a block has `head_dim` lines of 32; `q` and `scores` have the rows.
         unsafe {
             if worth_widening::<S>(&rows) {
-                widen::<I, S>(k, wide);
-                score_block::<I, F32>(q, d, wide.as_ptr().cast(), rows, scores);
+                widen::<I, S>(k, distance(k, next), wide);
+                by_rows::<I>(
+                    rows,
+                    &Score::<Near>::new(q, d, wide.as_ptr().cast(), 0, scores),
+                );
             } else {
-                score_block::<I, S>(q, d, k, rows, scores);
+                by_rows::<I>(rows, &Score::<S>::new(q, d, k, distance(k, next), scores));
             }
         }
     }
@@ -154,15 +163,36 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
         unsafe {
             let position = start + b * BLOCK_TOKENS;
             let (_, v) = queries.block(position);
+            // After the last V the first K of the next tile is read.
+            let after = position + BLOCK_TOKENS;
+            let next = match after < last {
+                true if b + 1 < blocks => queries.block(after).1,
+                true => queries.block(after).0,
+                false => v,
+            };
             if worth_widening::<S>(&(queries.rows_from(position)..rows.end)) {
-                widen::<I, S>(v, wide);
+                widen::<I, S>(v, distance(v, next), wide);
                 let v = wide.as_ptr().cast();
-                weigh_block::<I, F32>(queries, v, position, start, scores, out.o);
+                weigh_block::<I, Near>(queries, (v, 0), position, start, scores, out.o);
             } else {
-                weigh_block::<I, S>(queries, v, position, start, scores, out.o);
+                weigh_block::<I, S>(
+                    queries,
+                    (v, distance(v, next)),
+                    position,
+                    start,
+                    scores,
+                    out.o,
+                );
             }
         }
     }
+}
+
+/// Bytes from one line of `from` to the same line of `to`, which will be read next. A line is asked for
+/// while the one before it in time is computed with: memory takes longer than any computation, and
+/// the machine's own prefetching ends where a block does.
+fn distance(from: *const u8, to: *const u8) -> isize {
+    (to as isize).wrapping_sub(from as isize)
 }
 
 /// Whether so many rows read a block that its numbers are better converted once.
@@ -175,100 +205,124 @@ fn worth_widening<S: Stored>(rows: &Range<usize>) -> bool {
 /// # Safety
 /// The machine has the instructions of `I`; `from` is as long as `to`, whole vectors of 16.
 #[inline(always)]
-unsafe fn widen<I: Isa, S: Stored>(from: *const u8, to: &mut [f32]) {
+unsafe fn widen<I: Isa, S: Stored>(from: *const u8, next: isize, to: &mut [f32]) {
     for (i, to) in to.chunks_exact_mut(16).enumerate() {
         // SAFETY: vector `i` of both.
-        unsafe { I::store(to.as_mut_ptr(), S::load::<I>(from.add(16 * i * S::BYTES))) }
-    }
-}
-
-/// Scores of 32 keys for some rows: row `r` -> `scores[128 r ..][..32]`.
-///
-/// # Safety
-/// `k` is [dims][32] of `S`; `q` [.., dims] and `scores` reach the last row.
-#[inline(always)]
-unsafe fn score_block<I: Isa, S: Stored>(
-    q: &[f32],
-    dims: usize,
-    k: *const u8,
-    rows: Range<usize>,
-    scores: &mut [f32],
-) {
-    debug_assert!(scores.len() >= (rows.end - 1) * TILE_TOKENS + BLOCK_TOKENS);
-    debug_assert!(q.len() >= rows.end * dims);
-    // SAFETY: both halves of the block, all rows.
-    unsafe {
-        if I::TILE_PAIRS {
-            score_keys::<I, S, 2>(q, dims, k, rows, scores);
-        } else {
-            score_keys::<I, S, 1>(q, dims, k, rows.clone(), scores);
-            let high = k.add(BLOCK_TOKENS / 2 * S::BYTES);
-            score_keys::<I, S, 1>(q, dims, high, rows, &mut scores[BLOCK_TOKENS / 2..]);
+        unsafe {
+            let from = from.add(16 * i * S::BYTES);
+            I::prefetch(from.wrapping_offset(next));
+            I::store(to.as_mut_ptr(), S::load::<I>(from));
         }
     }
 }
 
-/// As [`score_block`], for `16 C` keys.
+/// What happens to some rows at once, their number known to the compiler.
+trait Rows {
+    /// # Safety
+    /// The machine has the instructions of `I`; rows `r .. r + R` are within what the pointers reach.
+    unsafe fn on<I: Isa, const R: usize>(&self, r: usize);
+}
+
+/// All of `rows`, a few at a time.
 ///
 /// # Safety
-/// As [`score_block`].
+/// As [`Rows::on`].
 #[inline(always)]
-unsafe fn score_keys<I: Isa, S: Stored, const C: usize>(
-    q: &[f32],
-    dims: usize,
-    k: *const u8,
-    rows: Range<usize>,
-    scores: &mut [f32],
-) {
-    let (q, scores) = (q.as_ptr(), scores.as_mut_ptr());
+unsafe fn by_rows<I: Isa>(rows: Range<usize>, work: &impl Rows) {
     let mut r = rows.start;
     // SAFETY: rows up to the last.
     unsafe {
         while r < rows.end {
-            let (q, s) = (q.add(r * dims), scores.add(r * TILE_TOKENS));
             match rows.end - r {
-                1 => score_tile::<I, S, 1, C>(q, dims, k, s),
-                2 => score_tile::<I, S, 2, C>(q, dims, k, s),
-                3 => score_tile::<I, S, 3, C>(q, dims, k, s),
-                _ => score_tile::<I, S, 4, C>(q, dims, k, s),
+                1 => work.on::<I, 1>(r),
+                2 => work.on::<I, 2>(r),
+                3 => work.on::<I, 3>(r),
+                _ => work.on::<I, 4>(r),
             }
             r += ROWS_AT_ONCE;
         }
     }
 }
 
-/// `R` rows of `q` times `16 C` keys, each score summed over `dims` in order.
+/// Whether the sums of `R` rows leave registers for twice as many keys or dimensions. One or two rows
+/// alone would wait for each sum before the next is added.
+const fn pairs<I: Isa, const R: usize>() -> bool {
+    I::TILE_PAIRS || R <= 2
+}
+
+/// Scores of 32 keys: row `r` -> `scores[128 r ..][..32]`.
 ///
-/// # Safety
-/// As [`score_block`].
-// The arrays are registers; their indices are what the loops are about.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-unsafe fn score_tile<I: Isa, S: Stored, const R: usize, const C: usize>(
+/// Safe to run when `k` is [dims][32] of `S`; `q` [.., dims] and `scores` reach the last row.
+struct Score<S> {
     q: *const f32,
     dims: usize,
     k: *const u8,
+    next: isize,
     scores: *mut f32,
-) {
-    // SAFETY: line `d` < `dims` of K, element `d` of each query, `16 C` scores of each row.
-    unsafe {
-        let mut sums = [[I::splat(0.0); C]; R];
-        for d in 0..dims {
-            let line = k.add(d * BLOCK_TOKENS * S::BYTES);
-            let mut keys = [I::splat(0.0); C];
-            for c in 0..C {
-                keys[c] = S::load::<I>(line.add(16 * c * S::BYTES));
-            }
-            for r in 0..R {
-                let q = I::splat(*q.add(r * dims + d));
-                for c in 0..C {
-                    sums[r][c] = I::fma(keys[c], q, sums[r][c]);
-                }
+    stored: PhantomData<S>,
+}
+
+impl<S: Stored> Rows for Score<S> {
+    #[inline(always)]
+    unsafe fn on<I: Isa, const R: usize>(&self, r: usize) {
+        // SAFETY: both halves of the block, `R` rows.
+        unsafe {
+            if pairs::<I, R>() {
+                self.tile::<I, R, 2>(r, 0);
+            } else {
+                self.tile::<I, R, 1>(r, 0);
+                self.tile::<I, R, 1>(r, BLOCK_TOKENS / 2);
             }
         }
-        for r in 0..R {
-            for c in 0..C {
-                I::store(scores.add(r * TILE_TOKENS + 16 * c), sums[r][c]);
+    }
+}
+
+impl<S: Stored> Score<S> {
+    fn new(q: &[f32], dims: usize, k: *const u8, next: isize, scores: &mut [f32]) -> Score<S> {
+        Score {
+            q: q.as_ptr(),
+            dims,
+            k,
+            next,
+            scores: scores.as_mut_ptr(),
+            stored: PhantomData,
+        }
+    }
+
+    /// `R` rows times `16 C` keys from key `j`, each score summed over `dims` in order.
+    ///
+    /// # Safety
+    /// As [`Rows::on`].
+    // The arrays are registers; their indices are what the loops are about.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    unsafe fn tile<I: Isa, const R: usize, const C: usize>(&self, r: usize, j: usize) {
+        let dims = self.dims;
+        // SAFETY: line `d` < `dims` of K, element `d` of each query, `16 C` scores of each row.
+        unsafe {
+            let (q, k) = (self.q.add(r * dims), self.k.add(j * S::BYTES));
+            let mut sums = [[I::splat(0.0); C]; R];
+            for d in 0..dims {
+                let line = k.add(d * BLOCK_TOKENS * S::BYTES);
+                if !S::NEAR {
+                    I::prefetch(line.wrapping_offset(self.next));
+                }
+                let mut keys = [I::splat(0.0); C];
+                for c in 0..C {
+                    keys[c] = S::load::<I>(line.add(16 * c * S::BYTES));
+                }
+                for r in 0..R {
+                    let q = I::splat(*q.add(r * dims + d));
+                    for c in 0..C {
+                        sums[r][c] = I::fma(keys[c], q, sums[r][c]);
+                    }
+                }
+            }
+            let scores = self.scores.add(r * TILE_TOKENS + j);
+            for r in 0..R {
+                for c in 0..C {
+                    I::store(scores.add(r * TILE_TOKENS + 16 * c), sums[r][c]);
+                }
             }
         }
     }
@@ -304,8 +358,8 @@ unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32
     }
 }
 
-/// Adds the weighted values `v` [32][D] of `S` of the block of `position`, in the tile from `start`, to the rows of
-/// `o` [rows, D] that see them.
+/// Adds the weighted values `v` [32][D] of `S` of the block of `position`, in the tile from `start`, to the
+/// rows of `o` [rows, D] that see them.
 ///
 /// # Safety
 /// The machine has the instructions of `I`; `v` is one block; `scores` [rows][128] holds weights, `o`
@@ -313,7 +367,7 @@ unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32
 #[inline(always)]
 unsafe fn weigh_block<I: Isa, S: Stored>(
     queries: &Queries<'_>,
-    v: *const u8,
+    (v, next): (*const u8, isize),
     position: usize,
     start: usize,
     scores: &[f32],
@@ -326,133 +380,124 @@ unsafe fn weigh_block<I: Isa, S: Stored>(
     // rows see follow one by one.
     let shared = (queries.keys(rows.start, start) - base).min(BLOCK_TOKENS);
     let seen = (queries.keys(rows.end - 1, start) - base).min(BLOCK_TOKENS);
+    debug_assert!(rows.end * d <= o.len() && rows.end * TILE_TOKENS <= scores.len());
     // SAFETY: every key meets only rows that see it; offsets stay inside the block.
     unsafe {
-        let weights = scores.as_ptr().add(base);
-        weigh::<I, S>(v, shared, weights, rows.clone(), o, d);
+        let all = Weigh::<S> {
+            v,
+            next,
+            keys: shared,
+            p: scores.as_ptr().add(base),
+            o: o.as_mut_ptr(),
+            d,
+            stored: PhantomData,
+        };
+        by_rows::<I>(rows.clone(), &all);
         for j in shared..seen {
             let from = rows.start.max(queries.rows_from(position + j));
-            let v = v.add(j * d * S::BYTES);
-            weigh::<I, S>(v, 1, weights.add(j), from..rows.end, o, d);
+            let one = Weigh::<S> {
+                v: v.add(j * d * S::BYTES),
+                next: 0,
+                keys: 1,
+                p: all.p.add(j),
+                ..all
+            };
+            by_rows::<I>(from..rows.end, &one);
         }
     }
 }
 
-/// Adds `keys` keys' values to some rows: `v` [keys][D], `p` their first weight in row 0.
-///
-/// # Safety
-/// As [`weigh_block`].
-#[inline(always)]
-unsafe fn weigh<I: Isa, S: Stored>(
+/// Adds `keys` keys' values `v` [keys][D] to rows of `o` [rows, D]; `p` is the first key's weight in row 0.
+struct Weigh<S> {
     v: *const u8,
-    keys: usize,
-    p: *const f32,
-    rows: Range<usize>,
-    o: &mut [f32],
-    d: usize,
-) {
-    debug_assert!(rows.end * d <= o.len());
-    let o = o.as_mut_ptr();
-    let mut r = rows.start;
-    // SAFETY: rows up to the last.
-    unsafe {
-        while r < rows.end {
-            let (p, o) = (p.add(r * TILE_TOKENS), o.add(r * d));
-            match rows.end - r {
-                1 => weigh_rows::<I, S, 1>(v, keys, p, o, d),
-                2 => weigh_rows::<I, S, 2>(v, keys, p, o, d),
-                3 => weigh_rows::<I, S, 3>(v, keys, p, o, d),
-                _ => weigh_rows::<I, S, 4>(v, keys, p, o, d),
-            }
-            r += ROWS_AT_ONCE;
-        }
-    }
-}
-
-/// `R` rows of [`weigh`].
-///
-/// # Safety
-/// As [`weigh_block`].
-#[inline(always)]
-unsafe fn weigh_rows<I: Isa, S: Stored, const R: usize>(
-    v: *const u8,
+    next: isize,
     keys: usize,
     p: *const f32,
     o: *mut f32,
     d: usize,
-) {
-    let mut c = 0;
-    // SAFETY: dimensions `c .. c + width` of every row and key.
-    unsafe {
-        while I::TILE_PAIRS && c + 32 <= d {
-            weigh_tile::<I, S, R, 2>(v, keys, p, o, d, c, 16);
-            c += 32;
-        }
-        while c < d {
-            let width = (d - c).min(16);
-            weigh_tile::<I, S, R, 1>(v, keys, p, o, d, c, width);
-            c += width;
+    stored: PhantomData<S>,
+}
+
+impl<S: Stored> Rows for Weigh<S> {
+    #[inline(always)]
+    unsafe fn on<I: Isa, const R: usize>(&self, r: usize) {
+        let mut c = 0;
+        // SAFETY: dimensions `c .. c + width` of every row and key.
+        unsafe {
+            while pairs::<I, R>() && c + 32 <= self.d {
+                self.tile::<I, R, 2>(r, c, 16);
+                c += 32;
+            }
+            while c < self.d {
+                let width = (self.d - c).min(16);
+                self.tile::<I, R, 1>(r, c, width);
+                c += width;
+            }
         }
     }
 }
 
-/// Dimensions `c .. c + 16 C`, of the last 16 only `width`; each summed over the keys in order.
-///
-/// # Safety
-/// As [`weigh_block`].
-// The arrays are registers; their indices are what the loops are about.
-#[allow(clippy::needless_range_loop)]
-#[inline(always)]
-unsafe fn weigh_tile<I: Isa, S: Stored, const R: usize, const C: usize>(
-    v: *const u8,
-    keys: usize,
-    p: *const f32,
-    o: *mut f32,
-    d: usize,
-    c: usize,
-    width: usize,
-) {
-    debug_assert!(c + 16 * (C - 1) + width <= d);
-    let whole = width == 16;
-    // SAFETY: key `j` < `keys`, dimensions inside `d`, `R` rows of `o` and `p`.
-    unsafe {
-        let (v, o) = (v.add(c * S::BYTES), o.add(c));
-        let mut sums = [[I::splat(0.0); C]; R];
-        for r in 0..R {
-            for x in 0..C {
-                let o = o.add(r * d + 16 * x);
-                sums[r][x] = if whole {
-                    I::load(o)
-                } else {
-                    I::load_part(o, width)
-                };
-            }
-        }
-        for j in 0..keys {
-            let line = v.add(j * d * S::BYTES);
-            let mut values = [I::splat(0.0); C];
-            for x in 0..C {
-                let at = line.add(16 * x * S::BYTES);
-                values[x] = if whole {
-                    S::load::<I>(at)
-                } else {
-                    S::load_part::<I>(at, width)
-                };
-            }
+impl<S: Stored> Weigh<S> {
+    /// Dimensions `c .. c + 16 C`, of the last 16 only `width`; each summed over the keys in order.
+    ///
+    /// # Safety
+    /// As [`Rows::on`].
+    // The arrays are registers; their indices are what the loops are about.
+    #[allow(clippy::needless_range_loop)]
+    #[inline(always)]
+    unsafe fn tile<I: Isa, const R: usize, const C: usize>(
+        &self,
+        r: usize,
+        c: usize,
+        width: usize,
+    ) {
+        let d = self.d;
+        debug_assert!(c + 16 * (C - 1) + width <= d);
+        let whole = width == 16;
+        // SAFETY: key `j` < `keys`, dimensions inside `d`, `R` rows of `o` and `p`.
+        unsafe {
+            let (v, o) = (self.v.add(c * S::BYTES), self.o.add(r * d + c));
+            let p = self.p.add(r * TILE_TOKENS);
+            let mut sums = [[I::splat(0.0); C]; R];
             for r in 0..R {
-                let p = I::splat(*p.add(r * TILE_TOKENS + j));
                 for x in 0..C {
-                    sums[r][x] = I::fma(values[x], p, sums[r][x]);
+                    let o = o.add(r * d + 16 * x);
+                    sums[r][x] = if whole {
+                        I::load(o)
+                    } else {
+                        I::load_part(o, width)
+                    };
                 }
             }
-        }
-        for r in 0..R {
-            for x in 0..C {
-                let o = o.add(r * d + 16 * x);
-                if whole {
-                    I::store(o, sums[r][x]);
-                } else {
-                    I::store_part(o, sums[r][x], width);
+            for j in 0..self.keys {
+                let line = v.add(j * d * S::BYTES);
+                if !S::NEAR {
+                    I::prefetch(line.wrapping_offset(self.next));
+                }
+                let mut values = [I::splat(0.0); C];
+                for x in 0..C {
+                    let at = line.add(16 * x * S::BYTES);
+                    values[x] = if whole {
+                        S::load::<I>(at)
+                    } else {
+                        S::load_part::<I>(at, width)
+                    };
+                }
+                for r in 0..R {
+                    let p = I::splat(*p.add(r * TILE_TOKENS + j));
+                    for x in 0..C {
+                        sums[r][x] = I::fma(values[x], p, sums[r][x]);
+                    }
+                }
+            }
+            for r in 0..R {
+                for x in 0..C {
+                    let o = o.add(r * d + 16 * x);
+                    if whole {
+                        I::store(o, sums[r][x]);
+                    } else {
+                        I::store_part(o, sums[r][x], width);
+                    }
                 }
             }
         }

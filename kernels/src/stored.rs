@@ -10,6 +10,8 @@ use crate::isa::Isa;
 pub(crate) trait Stored: 'static {
     /// Bytes of one number.
     const BYTES: usize;
+    /// Whether it is read from where it was written just now, so that no cache has to be asked first.
+    const NEAR: bool = false;
     unsafe fn load<I: Isa>(p: *const u8) -> I::F;
     unsafe fn store<I: Isa>(p: *mut u8, x: I::F);
 
@@ -37,6 +39,8 @@ pub(crate) trait Stored: 'static {
 }
 
 pub(crate) struct F32;
+/// [`F32`] in a worker's own buffer.
+pub(crate) struct Near;
 pub(crate) struct F16;
 pub(crate) struct BF16;
 
@@ -51,6 +55,21 @@ impl Stored for F32 {
     unsafe fn store<I: Isa>(p: *mut u8, x: I::F) {
         // SAFETY: as above.
         unsafe { I::store(p.cast(), x) }
+    }
+}
+
+impl Stored for Near {
+    const BYTES: usize = F32::BYTES;
+    const NEAR: bool = true;
+    #[inline(always)]
+    unsafe fn load<I: Isa>(p: *const u8) -> I::F {
+        // SAFETY: promised by the caller.
+        unsafe { F32::load::<I>(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<I: Isa>(p: *mut u8, x: I::F) {
+        // SAFETY: promised by the caller.
+        unsafe { F32::store::<I>(p, x) }
     }
 }
 
