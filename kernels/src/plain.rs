@@ -4,7 +4,7 @@
 
 use half::f16;
 
-use crate::limits::{AMAX_MIN, TILE_TOKENS};
+use crate::limits::{AMAX_MIN, QUANT_COLS, TILE_TOKENS};
 use crate::quant::blocks::block32;
 use crate::quant::{WeightType, dequantise};
 use crate::{AttnShape, KvArena, KvType, MatrixShape, SeqSpan, math};
@@ -187,12 +187,25 @@ fn one_row(at: &Head<'_>, q: &[f32], position: usize, scale: f32, out: &mut [f32
     }
 }
 
-/// A number as the KV arena stores it.
-pub fn stored(x: f32, ty: KvType) -> f32 {
+/// K or V of one head at one position, `x` [head_dim], as the KV arena gives it back.
+pub fn stored(x: &[f32], ty: KvType) -> Vec<f32> {
     match ty {
-        KvType::F32 => x,
-        KvType::F16 => f16::from_f32(x).to_f32(),
+        KvType::F32 => x.to_vec(),
+        KvType::F16 => x.iter().map(|x| f16::from_f32(*x).to_f32()).collect(),
+        KvType::Q8_0 => x.chunks(QUANT_COLS).flat_map(in_eight_bits).collect(),
     }
+}
+
+fn in_eight_bits(x: &[f32]) -> Vec<f32> {
+    let largest = x.iter().fold(0f32, |m, x| m.max(x.abs()));
+    let scale = f16::from_f32(largest / 127.0).to_f32();
+    let whole = |x: &f32| (x * (1.0 / scale)).round_ties_even().clamp(-127.0, 127.0);
+    x.iter()
+        .map(|x| match scale == 0.0 {
+            true => 0.0,
+            false => whole(x) * scale,
+        })
+        .collect()
 }
 
 /// Root-mean-square norm of one row: `x` [d], `weight` [d] -> `out` [d].

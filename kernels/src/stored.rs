@@ -1,4 +1,4 @@
-//! Floats as weights and KV blocks store them, read sixteen at a time.
+//! Numbers as weights and KV blocks store them, read sixteen at a time.
 
 use crate::isa::Isa;
 
@@ -12,6 +12,8 @@ pub(crate) trait Stored: 'static {
     const BYTES: usize;
     /// Whether it is read from where it was written just now, so that no cache has to be asked first.
     const NEAR: bool = false;
+    /// Whether numbers are counted in a scale that stands elsewhere.
+    const SCALED: bool = false;
     unsafe fn load<I: Isa>(p: *const u8) -> I::F;
     unsafe fn store<I: Isa>(p: *mut u8, x: I::F);
 
@@ -43,6 +45,8 @@ pub(crate) struct F32;
 pub(crate) struct Near;
 pub(crate) struct F16;
 pub(crate) struct BF16;
+/// Whole numbers -127..=127.
+pub(crate) struct I8;
 
 impl Stored for F32 {
     const BYTES: usize = 4;
@@ -97,5 +101,22 @@ impl Stored for BF16 {
     #[inline(always)]
     unsafe fn store<I: Isa>(_: *mut u8, _: I::F) {
         unreachable!("nothing is written in BF16")
+    }
+}
+
+impl Stored for I8 {
+    const BYTES: usize = 1;
+    const SCALED: bool = true;
+    #[inline(always)]
+    unsafe fn load<I: Isa>(p: *const u8) -> I::F {
+        // SAFETY: promised by the caller.
+        unsafe { I::load_i8(p) }
+    }
+    #[inline(always)]
+    unsafe fn store<I: Isa>(p: *mut u8, x: I::F) {
+        // SAFETY: as above.
+        unsafe {
+            I::store_i8(p.cast(), x);
+        }
     }
 }

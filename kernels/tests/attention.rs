@@ -24,6 +24,8 @@ struct Case {
 
 const LAYER: usize = 1;
 
+const TYPES: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8_0];
+
 /// `lengths` sequences whose keys and values are in the arena. Every byte that was not
 /// written is NaN.
 fn case(random: &mut Random, shape: AttnShape, ty: KvType, lengths: &[usize]) -> Case {
@@ -119,7 +121,7 @@ fn heads(q_heads: usize, kv_heads: usize, head_dim: usize) -> AttnShape {
 #[test]
 fn every_path_follows_the_plain_twin_to_the_bit() {
     let mut random = Random(11);
-    for ty in [KvType::F16, KvType::F32] {
+    for ty in TYPES {
         for shape in [
             heads(3, 1, 64),
             heads(4, 2, 80),
@@ -151,15 +153,21 @@ fn every_path_follows_the_plain_twin_to_the_bit() {
 fn a_row_does_not_see_its_chunk_its_batch_or_the_threads() {
     let mut random = Random(12);
     let shape = heads(9, 3, 64);
+    for ty in TYPES {
+        rows_see_only_their_past(&mut random, shape, ty);
+    }
+}
+
+fn rows_see_only_their_past(random: &mut Random, shape: AttnShape, ty: KvType) {
     let width = shape.q_heads * shape.head_dim;
-    let case = case(&mut random, shape, KvType::F16, &[410, 140, 1]);
+    let case = case(random, shape, ty, &[410, 140, 1]);
     let whole: Vec<Vec<f32>> = [410, 140, 1]
         .iter()
         .enumerate()
         .map(|(i, n)| run(&case, &[(i, 0, *n)], 1, kernel_path()))
         .collect();
     for threads in [1, 2, 4] {
-        for _ in 0..30 {
+        for _ in 0..20 {
             let mut spans = Vec::new();
             for (i, n) in [410usize, 140, 1].iter().enumerate() {
                 let rows = [1, 2, 3, 7, 64][random.below(5)].min(*n);
@@ -174,7 +182,11 @@ fn a_row_does_not_see_its_chunk_its_batch_or_the_threads() {
                         whole[*i][start * width..(start + rows) * width].to_vec()
                     })
                     .collect();
-                assert_same(&got, &want, &format!("{spans:?} on {threads} threads"));
+                assert_same(
+                    &got,
+                    &want,
+                    &format!("{ty:?} {spans:?} on {threads} threads"),
+                );
             }
         }
     }
@@ -208,15 +220,13 @@ fn attention_is_near_the_exact_one() {
 #[test]
 fn what_is_appended_is_read_back_in_stored_precision() {
     let mut random = Random(14);
-    for ty in [KvType::F16, KvType::F32] {
+    for ty in TYPES {
         let shape = heads(2, 2, 24);
         let case = case(&mut random, shape, ty, &[70]);
         // With one visible key the output is its value.
         let got = run(&case, &[(0, 0, 1)], 1, kernel_path());
-        let want: Vec<f32> = case.sequences[0].v[..48]
-            .iter()
-            .map(|v| plain::stored(*v, ty))
-            .collect();
+        let heads = case.sequences[0].v[..48].chunks(24);
+        let want: Vec<f32> = heads.flat_map(|v| plain::stored(v, ty)).collect();
         assert_same(&got, &want, "first row");
     }
 }
@@ -224,11 +234,17 @@ fn what_is_appended_is_read_back_in_stored_precision() {
 #[test]
 fn a_large_append_is_the_sum_of_small_ones() {
     let mut random = Random(15);
+    for ty in TYPES {
+        append_in_parts(&mut random, ty);
+    }
+}
+
+fn append_in_parts(random: &mut Random, ty: KvType) {
     let shape = KvShape {
         layers: 2,
         kv_heads: 3,
         head_dim: 64,
-        ty: KvType::F16,
+        ty,
     };
     let (k, v) = (random.floats(100 * 192), random.floats(100 * 192));
     let table = [3, 0, 1, 2];
@@ -270,11 +286,17 @@ fn a_large_append_is_the_sum_of_small_ones() {
 #[test]
 fn a_copied_partial_block_holds_its_tokens_and_zeroes() {
     let mut random = Random(16);
+    for ty in TYPES {
+        copy_in_part(&mut random, ty);
+    }
+}
+
+fn copy_in_part(random: &mut Random, ty: KvType) {
     let shape = KvShape {
         layers: 2,
         kv_heads: 2,
         head_dim: 8,
-        ty: KvType::F16,
+        ty,
     };
     let mut kv = KvArena::new(shape, 3).unwrap();
     let pool = pool(1, kernel_path());
@@ -331,4 +353,69 @@ fn impossible_arenas_are_refused() {
     );
     assert!(KvArena::new(shape, usize::MAX / 8).is_err());
     assert!(KvArena::new(shape, 1 << 31).is_err());
+}
+
+/// What eight bits cannot hold: a group of zeroes, of numbers near the smallest, of very large ones, and a
+/// NaN, which must stay one and stay in its group.
+#[test]
+fn eight_bits_hold_the_extremes() {
+    let shape = heads(1, 1, 64);
+    let kv_shape = KvShape {
+        layers: 2,
+        kv_heads: 1,
+        head_dim: 64,
+        ty: KvType::Q8_0,
+    };
+    let of = |low: f32, high: f32| -> Vec<f32> {
+        let sign = |i: usize| if i.is_multiple_of(3) { -1.0 } else { 1.0 };
+        let half = |x: f32| (0..32).map(move |i| x * sign(i) * (i as f32 + 1.0) / 32.0);
+        half(low).chain(half(high)).collect()
+    };
+    for (low, high) in [
+        (0.0, 1.0),
+        (1e-6, 7.5e-6),
+        (1e-30, f32::MIN_POSITIVE),
+        (8e6, 1.0),
+        (1.0, f32::NAN),
+        (f32::INFINITY, 1.0),
+    ] {
+        let v = of(low, high);
+        let want = plain::stored(&v, KvType::Q8_0);
+        for path in paths() {
+            let mut kv = KvArena::new(kv_shape, 1).unwrap();
+            let pool = pool(1, path);
+            let span = SeqSpan {
+                table: &[0],
+                start: 0,
+                rows: 1,
+            };
+            append_kv(&pool, &mut kv, LAYER, &[span], &[0.0; 64], &v);
+            let mut out = [0.0; 64];
+            let mut scratch = Scratch::new();
+            attention(
+                &pool,
+                &kv,
+                LAYER,
+                &[span],
+                &[1.0; 64],
+                shape,
+                &mut out,
+                &mut scratch,
+            );
+            for (half, x) in [low, high].into_iter().enumerate() {
+                let (got, want) = (&out[32 * half..][..32], &want[32 * half..][..32]);
+                if x.is_finite() {
+                    assert_same(got, want, &format!("{path:?} {x}"));
+                    let worst = v[32 * half..].iter().zip(got).map(|(v, x)| (v - x).abs());
+                    let worst = worst.fold(0f32, f32::max);
+                    assert!(
+                        worst <= x.abs() / 200.0 + 4e-6,
+                        "{path:?} {x}: off by {worst}"
+                    );
+                } else {
+                    assert!(got.iter().all(|x| x.is_nan()), "{path:?} {x}");
+                }
+            }
+        }
+    }
 }

@@ -46,6 +46,7 @@ impl ModelIdentity {
         fields.text(match parts.kv.ty {
             KvType::F32 => "f32",
             KvType::F16 => "f16",
+            KvType::Q8_0 => "q8_0",
         });
         fields.text("no adapter");
         fields.bytes(&NUMERICS_VERSION.to_le_bytes());

@@ -98,6 +98,9 @@ pub struct ModelArgs {
 pub enum KvTypeArg {
     F16,
     F32,
+    /// Half of f16's memory, on the CPU; costs next to no quality.
+    #[value(name = "q8_0")]
+    Q8_0,
 }
 
 /// How the answer is drawn.

@@ -25,6 +25,7 @@ pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
         kv_type: match args.kv_type {
             KvTypeArg::F16 => KvType::F16,
             KvTypeArg::F32 => KvType::F32,
+            KvTypeArg::Q8_0 => KvType::Q8_0,
         },
         context_tokens: args.context.map(|tokens| tokens as usize),
         kv_room: args.kv_memory.map(KvRoom::Bytes),

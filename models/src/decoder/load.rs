@@ -113,6 +113,12 @@ fn load_cpu(
 }
 
 fn load_tensor(parts: &LoadParts<'_>, manifest: &Manifest<'_>) -> Result<Box<dyn Forward>> {
+    if parts.kv_type == KvType::Q8_0 {
+        return Err(Error::device(format!(
+            "keys and values in q8_0 need our own kernels, which run on cpu; the device is {}; use f16 or f32",
+            parts.device
+        )));
+    }
     let device = parts.device.candle()?;
     let count = Count::new(parts, manifest);
     let arrived = |bytes| count.add(bytes);

@@ -111,12 +111,12 @@ impl TensorKv {
         let mut bytes = Vec::with_capacity(self.shape.block_bytes());
         let mut read = |store: &Tensor| {
             let values = store.narrow(0, block as usize, 1)?.flatten_all()?;
-            match self.shape.ty {
-                KvType::F32 => values
+            match store.dtype() {
+                DType::F32 => values
                     .to_vec1::<f32>()?
                     .iter()
                     .for_each(|v| bytes.extend_from_slice(&v.to_le_bytes())),
-                KvType::F16 => values
+                _ => values
                     .to_vec1::<f16>()?
                     .iter()
                     .for_each(|v| bytes.extend_from_slice(&v.to_le_bytes())),
@@ -137,13 +137,13 @@ impl TensorKv {
         let part = self.shape.block_bytes() / (2 * self.shape.layers);
         let write = |(store, bytes): (&Tensor, &[u8])| {
             let device = store.device();
-            let values = match self.shape.ty {
-                KvType::F32 => {
+            let values = match store.dtype() {
+                DType::F32 => {
                     let (numbers, _) = bytes.as_chunks::<4>();
                     let values = numbers.iter().map(|b| f32::from_le_bytes(*b)).collect();
                     Tensor::from_vec::<_, f32>(values, dims, device)?
                 }
-                KvType::F16 => {
+                _ => {
                     let (numbers, _) = bytes.as_chunks::<2>();
                     let values = numbers.iter().map(|b| f16::from_le_bytes(*b)).collect();
                     Tensor::from_vec::<_, f16>(values, dims, device)?
@@ -163,6 +163,7 @@ fn dtype(ty: KvType) -> DType {
     match ty {
         KvType::F32 => DType::F32,
         KvType::F16 => DType::F16,
+        KvType::Q8_0 => unreachable!("refused when the model was loaded"),
     }
 }
 

@@ -44,24 +44,32 @@ struct Model {
 
 const KV_BLOCKS: usize = 40;
 
+fn loaded(
+    spec: &TinySpec,
+    device: Device,
+    kv_type: KvType,
+    force_tensor: bool,
+) -> crate::Result<Box<dyn Forward>> {
+    let gguf = spec.gguf().unwrap();
+    let config = Config::from_gguf(&gguf).unwrap();
+    load(&LoadParts {
+        gguf: &gguf,
+        config: &config,
+        device,
+        force_tensor,
+        kv_type,
+        digest_cache: None,
+        progress: &|_, _| {},
+    })
+}
+
 impl Model {
     fn new(spec: &TinySpec, threads: usize, kv_type: KvType) -> Self {
         Self::on(spec, Device::Cpu { threads }, kv_type, false)
     }
 
     fn on(spec: &TinySpec, device: Device, kv_type: KvType, force_tensor: bool) -> Self {
-        let gguf = spec.gguf().unwrap();
-        let config = Config::from_gguf(&gguf).unwrap();
-        let forward = load(&LoadParts {
-            gguf: &gguf,
-            config: &config,
-            device,
-            force_tensor,
-            kv_type,
-            digest_cache: None,
-            progress: &|_, _| {},
-        });
-        let forward = forward.unwrap();
+        let forward = loaded(spec, device, kv_type, force_tensor).unwrap();
         let mut kv = forward.new_kv(KV_BLOCKS).unwrap();
         spoil(&mut kv);
         // 7 and 40 have no common factor, so every block comes once.
@@ -141,7 +149,7 @@ fn every_split_of_a_prompt_gives_the_same_bits() {
     ];
     for (spec, kv_type) in specs
         .iter()
-        .flat_map(|s| [(s, KvType::F16), (s, KvType::F32)])
+        .flat_map(|s| [KvType::F16, KvType::F32, KvType::Q8_0].map(|kv| (s, kv)))
     {
         let expected = Model::new(spec, 1, kv_type).one_by_one(&prompt);
         for threads in [1, 2, 4] {
@@ -191,7 +199,7 @@ const MATES: [(usize, usize); 8] = [
 #[test]
 fn batch_mates_do_not_change_a_bit() {
     for spec in [llama(WeightType::Q4_1), qwen2(WeightType::F32)] {
-        for (threads, kv_type) in [(1, KvType::F16), (2, KvType::F32), (4, KvType::F16)] {
+        for (threads, kv_type) in [(1, KvType::F16), (2, KvType::F32), (4, KvType::Q8_0)] {
             let mut model = Model::new(&spec, threads, kv_type);
             let prompts: Vec<_> = (0..8).map(|seed| prompt(PROMPT_TOKENS, seed)).collect();
             let expected: Vec<_> = prompts.iter().map(|p| model.one_by_one(p)).collect();
@@ -264,6 +272,7 @@ fn copied_and_stored_blocks_are_as_good_as_computed_ones() {
     for (force_tensor, kv_type) in [
         (false, KvType::F16),
         (false, KvType::F32),
+        (false, KvType::Q8_0),
         (true, KvType::F16),
     ] {
         let spec = llama(WeightType::F32);
@@ -332,7 +341,7 @@ fn the_tensor_executor_agrees_with_the_cpu() {
     let prompt = prompt(PROMPT_TOKENS, 5);
     for ((spec, tolerance), kv_type) in specs
         .iter()
-        .flat_map(|s| [(s, KvType::F16), (s, KvType::F32)])
+        .flat_map(|s| [KvType::F16, KvType::F32, KvType::Q8_0].map(|kv| (s, kv)))
     {
         let expected = Model::new(spec, 1, kv_type).cold(&prompt, &[]);
         let mut tensor = Model::on(spec, Device::Cpu { threads: 1 }, kv_type, true);
@@ -401,6 +410,16 @@ fn kv_of_another_model_is_refused() {
     let error = model.forward.forward(&[step], &mut other.kv).unwrap_err();
     assert!(error.to_string().contains("another model"), "{error}");
     assert_eq!(error.blame(), Blame::Bug);
+}
+
+#[test]
+fn keys_and_values_in_eight_bits_are_refused_where_they_cannot_be() {
+    let cpu = Device::Cpu { threads: 1 };
+    let Err(error) = loaded(&TinySpec::default(), cpu, KvType::Q8_0, true) else {
+        panic!("loaded");
+    };
+    assert_eq!(error.blame(), Blame::Device);
+    assert!(error.to_string().contains("use f16 or f32"), "{error}");
 }
 
 #[test]
