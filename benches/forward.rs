@@ -9,6 +9,8 @@
 //! absolute figures move with whatever else the machine does. Prints one CSV line a figure:
 //! medians in tokens a second.
 
+mod options;
+
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
@@ -19,6 +21,7 @@ use candle_transformers::models::quantized_llama::ModelWeights;
 use models::device::Device;
 use models::forward::{Forward, KvStore, LogitRows, SeqStep};
 use models::load::{LoadOptions, load_forward};
+use options::Options;
 
 const PREFILL_TOKENS: usize = 512;
 const DECODE_TOKENS: usize = 64;
@@ -43,51 +46,21 @@ fn main() {
         println!("{prefill} {shallow} {deep}");
         return;
     }
-    match Options::read(&args) {
-        Ok(Some(options)) => compare(&options),
-        Ok(None) => println!("forward: no model given, nothing measured"),
-        Err(message) => {
-            eprintln!("{message}");
-            std::process::exit(2);
-        }
-    }
+    let options = Options::read_or_exit("forward", &["--threads", "--rounds"]);
+    compare(&Settings {
+        threads: options.number_or_exit("--threads", 2),
+        rounds: options.number_or_exit("--rounds", 5),
+        model: options.file,
+    });
 }
 
-struct Options {
+struct Settings {
     model: PathBuf,
     threads: usize,
     rounds: usize,
 }
 
-impl Options {
-    /// `None` without arguments: `cargo bench` runs every benchmark, and this one needs a model.
-    fn read(args: &[String]) -> Result<Option<Self>, String> {
-        let Some((model, rest)) = args.split_first() else {
-            return Ok(None);
-        };
-        let mut options = Self {
-            model: model.into(),
-            threads: 2,
-            rounds: 5,
-        };
-        for pair in rest.chunks(2) {
-            let [name, value] = pair else {
-                return Err(format!("{} needs a number", pair[0]));
-            };
-            let number = value
-                .parse()
-                .map_err(|_| format!("{name}: {value} is no number"))?;
-            match name.as_str() {
-                "--threads" => options.threads = number,
-                "--rounds" => options.rounds = number,
-                _ => return Err(format!("{name}: need --threads or --rounds")),
-            }
-        }
-        Ok(Some(options))
-    }
-}
-
-fn compare(options: &Options) {
+fn compare(options: &Settings) {
     // [engine][figure][round]
     let mut seen: [[Vec<f64>; 3]; 2] = Default::default();
     for _ in 0..options.rounds {
@@ -114,7 +87,7 @@ fn compare(options: &Options) {
     }
 }
 
-fn measure_in_child(engine: &str, options: &Options) -> [f64; 3] {
+fn measure_in_child(engine: &str, options: &Settings) -> [f64; 3] {
     let threads = options.threads.to_string();
     let output = Command::new(std::env::current_exe().expect("this program's path"))
         .args([CHILD, engine])

