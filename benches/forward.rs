@@ -21,7 +21,7 @@ use candle_transformers::models::quantized_llama::ModelWeights;
 use models::device::Device;
 use models::forward::{Forward, KvStore, LogitRows, SeqStep};
 use models::load::{LoadOptions, load_forward};
-use options::Options;
+use options::{Options, arguments};
 
 const PREFILL_TOKENS: usize = 512;
 const DECODE_TOKENS: usize = 64;
@@ -31,11 +31,7 @@ const ENGINES: [&str; 2] = ["ostler", "candle"];
 const CHILD: &str = "--measure";
 
 fn main() {
-    let args: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|arg| arg != "--bench")
-        .collect();
-    if let [flag, engine, model, threads] = args.as_slice()
+    if let [flag, engine, model, threads] = arguments().as_slice()
         && flag == CHILD
     {
         let threads = threads.parse().expect("a number of threads");

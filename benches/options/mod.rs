@@ -13,11 +13,7 @@ impl Options {
     /// Ends the program with a message where the arguments make no sense, and quietly where there are
     /// none: `cargo bench` runs every benchmark, and these need a file.
     pub fn read_or_exit(bench: &str, known: &[&str]) -> Self {
-        let args: Vec<String> = std::env::args()
-            .skip(1)
-            .filter(|arg| arg != "--bench")
-            .collect();
-        match Self::read(&args, known) {
+        match Self::read(&arguments(), known) {
             Ok(Some(options)) => options,
             Ok(None) => {
                 println!("{bench}: no file given, nothing done");
@@ -65,6 +61,12 @@ impl Options {
             _ => refuse(&format!("{name}: need a number above zero, have {value}")),
         }
     }
+}
+
+/// What was given, without the name that `cargo bench` adds.
+pub fn arguments() -> Vec<String> {
+    let given = std::env::args().skip(1);
+    given.filter(|arg| arg != "--bench").collect()
 }
 
 /// Ends the program with a message.

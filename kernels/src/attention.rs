@@ -49,13 +49,11 @@ pub fn attention(
     let tiles = call.tiles();
     let split = pool.threads() > 1 && tiles > 1 && call.units() < 2 * pool.threads();
     let out = Parts::new(out);
-    match (kv.shape().ty, split) {
-        (KvType::F32, false) => whole::<F32>(pool, &call, out, scratch),
-        (KvType::F16, false) => whole::<F16>(pool, &call, out, scratch),
-        (KvType::Q8_0, false) => whole::<I8>(pool, &call, out, scratch),
-        (KvType::F32, true) => by_tile::<F32>(pool, &call, tiles, out, scratch),
-        (KvType::F16, true) => by_tile::<F16>(pool, &call, tiles, out, scratch),
-        (KvType::Q8_0, true) => by_tile::<I8>(pool, &call, tiles, out, scratch),
+    let tiles = split.then_some(tiles);
+    match kv.shape().ty {
+        KvType::F32 => run::<F32>(pool, &call, tiles, out, scratch),
+        KvType::F16 => run::<F16>(pool, &call, tiles, out, scratch),
+        KvType::Q8_0 => run::<I8>(pool, &call, tiles, out, scratch),
     }
 }
 
@@ -207,6 +205,20 @@ impl<S: Stored> Job for Work<'_, S> {
             // SAFETY: `out` is this unit's part of the output.
             unsafe { finish::<I>(&self.queries, total, *out) }
         }
+    }
+}
+
+/// `tiles`: how many there are at most, when each becomes work of its own.
+fn run<S: Stored>(
+    pool: &ThreadPool,
+    call: &Call<'_>,
+    tiles: Option<usize>,
+    out: Parts<'_, f32>,
+    scratch: &mut Scratch,
+) {
+    match tiles {
+        Some(tiles) => by_tile::<S>(pool, call, tiles, out, scratch),
+        None => whole::<S>(pool, call, out, scratch),
     }
 }
 

@@ -6,7 +6,7 @@ use crate::isa::{Isa, Job, dispatch};
 use crate::kv::{SCALE_BYTES, SCALES_BYTES};
 use crate::limits::{BLOCK_TOKENS, QUANT_COLS, ROWS_BYTES_MIN};
 use crate::share::Parts;
-use crate::stored::{F16, F32, Stored};
+use crate::stored::{F16, F32, I8, Stored};
 use crate::{KvArena, KvShape, KvType, SeqSpan, ThreadPool};
 
 /// Largest whole number of 8 bits that has a negative.
@@ -90,10 +90,7 @@ impl Job for Append<'_> {
                     match shape.ty {
                         KvType::F32 => put::<I, F32>(k, v, slot, to_k, to_v),
                         KvType::F16 => put::<I, F16>(k, v, slot, to_k, to_v),
-                        KvType::Q8_0 => {
-                            put_column::<I>(k, slot, to_k);
-                            put_row::<I>(v, slot, to_v);
-                        }
+                        KvType::Q8_0 => put::<I, I8>(k, v, slot, to_k, to_v),
                     }
                 }
                 row += 1;
@@ -102,10 +99,11 @@ impl Job for Append<'_> {
     }
 }
 
-/// One position's `k`, `v` [D] into column `slot` of K [D][32] and row `slot` of V [32][D].
+/// One position's `k`, `v` [D] into column `slot` of K [D][32] and row `slot` of V [32][D]; where `S` is
+/// scaled, the scales into column `slot` of the lines behind the numbers.
 ///
 /// # Safety
-/// The machine has the instructions of `I`; the parts have these sizes.
+/// The machine has the instructions of `I`; the parts are K and V of a head as the arena lays them out.
 #[inline(always)]
 unsafe fn put<I: Isa, S: Stored>(
     k: &[f32],
@@ -114,98 +112,75 @@ unsafe fn put<I: Isa, S: Stored>(
     to_k: &mut [u8],
     to_v: &mut [u8],
 ) {
-    let n = S::BYTES;
-    let to_v = &mut to_v[slot * v.len() * n..][..v.len() * n];
-    for (v, to) in v.chunks(16).zip(to_v.chunks_mut(16 * n)) {
-        // SAFETY: `v.len()` numbers on both sides.
-        unsafe { S::store_part::<I>(to.as_mut_ptr(), I::load_part(v.as_ptr(), v.len()), v.len()) }
-    }
-    let mut lines = to_k.chunks_exact_mut(BLOCK_TOKENS * n);
-    for k in k.chunks(16) {
-        let mut row = [0u8; 64];
-        // SAFETY: 64 bytes hold sixteen numbers.
-        unsafe { S::store::<I>(row.as_mut_ptr(), I::load_part(k.as_ptr(), k.len())) }
-        for (line, from) in lines.by_ref().zip(row.chunks_exact(n)).take(k.len()) {
-            line[slot * n..(slot + 1) * n].copy_from_slice(from);
+    let (n, d) = (S::BYTES, k.len());
+    let (to_k, k_scales) = to_k.split_at_mut(BLOCK_TOKENS * d * n);
+    let (to_v, v_scales) = to_v.split_at_mut(BLOCK_TOKENS * d * n);
+    let mut columns = to_k.chunks_exact_mut(BLOCK_TOKENS * n);
+    let row = to_v[slot * d * n..][..d * n].chunks_mut(QUANT_COLS * n);
+    let groups = k.chunks(QUANT_COLS).zip(v.chunks(QUANT_COLS)).zip(row);
+    for (g, ((k, v), row)) in groups.enumerate() {
+        // SAFETY: at most 32 numbers each; promised by the caller.
+        let (k_group, v_group) = unsafe { (Group::new::<I, S>(k), Group::new::<I, S>(v)) };
+        row.copy_from_slice(&v_group.numbers[..row.len()]);
+        let numbers = k_group.numbers.chunks_exact(n);
+        for (column, number) in columns.by_ref().zip(numbers).take(k.len()) {
+            column[slot * n..(slot + 1) * n].copy_from_slice(number);
+        }
+        if S::SCALED {
+            let at = g * SCALES_BYTES + slot * SCALE_BYTES;
+            k_scales[at..at + SCALE_BYTES].copy_from_slice(&k_group.scale.to_le_bytes());
+            v_scales[at..at + SCALE_BYTES].copy_from_slice(&v_group.scale.to_le_bytes());
         }
     }
 }
 
-/// One position's `k` [D] into column `slot` of K in Q8_0: numbers [D][32], scales [D / 32][32].
-///
-/// # Safety
-/// The machine has the instructions of `I`.
-#[inline(always)]
-unsafe fn put_column<I: Isa>(k: &[f32], slot: usize, to: &mut [u8]) {
-    let (numbers, scales) = to.split_at_mut(k.len() * BLOCK_TOKENS);
-    let mut lines = numbers.chunks_exact_mut(BLOCK_TOKENS);
-    for (k, scales) in k
-        .chunks(QUANT_COLS)
-        .zip(scales.chunks_exact_mut(SCALES_BYTES))
-    {
-        // SAFETY: at most 32 numbers; promised by the caller.
-        let (scale, rounded) = unsafe { round_group::<I>(k) };
-        put_scale(scales, slot, scale);
-        for (line, x) in lines.by_ref().zip(rounded).take(k.len()) {
-            line[slot] = x.cast_unsigned();
+/// At most 32 numbers as they are stored.
+struct Group {
+    /// As many as there are, then zeroes.
+    numbers: [u8; QUANT_COLS * F32::BYTES],
+    /// One where numbers are not scaled; NaN where one of them is not finite, or too large.
+    scale: f16,
+}
+
+impl Group {
+    /// # Safety
+    /// The machine has the instructions of `I`; `x` has at most 32 elements.
+    #[inline(always)]
+    unsafe fn new<I: Isa, S: Stored>(x: &[f32]) -> Group {
+        let (low, high) = x.split_at(x.len().min(16));
+        let (mut numbers, mut scale) = ([0; QUANT_COLS * F32::BYTES], f16::ONE);
+        // SAFETY: at most sixteen numbers each; room for 32 of the widest.
+        unsafe {
+            let mut halves = [low, high].map(|x| I::load_part(x.as_ptr(), x.len()));
+            if S::SCALED {
+                let largest = f32::from_bits(I::amax_bits(halves[0], halves[1]));
+                scale = f16::from_f32(largest / I8_MAX);
+                if !scale.is_finite() {
+                    scale = f16::NAN;
+                }
+                // Numbers too small for any scale but zero, and those of no scale, become zero.
+                halves = match scale > f16::ZERO {
+                    true => halves.map(|x| whole::<I>(x, 1.0 / scale.to_f32())),
+                    false => [I::splat(0.0); 2],
+                };
+            }
+            S::store::<I>(numbers.as_mut_ptr(), halves[0]);
+            S::store::<I>(numbers.as_mut_ptr().add(16 * S::BYTES), halves[1]);
         }
+        Group { numbers, scale }
     }
 }
 
-/// One position's `v` [D] into row `slot` of V in Q8_0: numbers [32][D], scales [D / 32][32].
+/// `x * inverse` in what eight bits hold. A scale in f16 may be too small by a half of its last bit, or by more
+/// near zero.
 ///
 /// # Safety
 /// The machine has the instructions of `I`.
 #[inline(always)]
-unsafe fn put_row<I: Isa>(v: &[f32], slot: usize, to: &mut [u8]) {
-    let (numbers, scales) = to.split_at_mut(v.len() * BLOCK_TOKENS);
-    let numbers = &mut numbers[slot * v.len()..][..v.len()];
-    let groups = numbers
-        .chunks_mut(QUANT_COLS)
-        .zip(scales.chunks_exact_mut(SCALES_BYTES));
-    for (v, (numbers, scales)) in v.chunks(QUANT_COLS).zip(groups) {
-        // SAFETY: at most 32 numbers; promised by the caller.
-        let (scale, rounded) = unsafe { round_group::<I>(v) };
-        put_scale(scales, slot, scale);
-        for (to, x) in numbers.iter_mut().zip(rounded) {
-            *to = x.cast_unsigned();
-        }
-    }
-}
-
-fn put_scale(line: &mut [u8], slot: usize, scale: f16) {
-    line[slot * SCALE_BYTES..(slot + 1) * SCALE_BYTES].copy_from_slice(&scale.to_le_bytes());
-}
-
-/// At most 32 numbers as a scale and whole numbers; the scale is NaN where a number is not finite, or
-/// too large.
-///
-/// # Safety
-/// The machine has the instructions of `I`.
-#[inline(always)]
-unsafe fn round_group<I: Isa>(x: &[f32]) -> (f16, [i8; QUANT_COLS]) {
-    let (low, high) = x.split_at(x.len().min(16));
-    let mut rounded = [0i8; QUANT_COLS];
-    // SAFETY: at most sixteen numbers each; 32 bytes to store to.
+unsafe fn whole<I: Isa>(x: I::F, inverse: f32) -> I::F {
+    // SAFETY: no pointers.
     unsafe {
-        let low = I::load_part(low.as_ptr(), low.len());
-        let high = I::load_part(high.as_ptr(), high.len());
-        let largest = f32::from_bits(I::amax_bits(low, high));
-        let scale = f16::from_f32(largest / I8_MAX);
-        if !scale.is_finite() {
-            return (f16::NAN, rounded);
-        }
-        // A scale of zero stands for numbers too small to tell from it.
-        if scale.to_f32() == 0.0 {
-            return (scale, rounded);
-        }
-        let inverse = I::splat(1.0 / scale.to_f32());
-        let whole = |x| {
-            let x = I::mul(x, inverse);
-            I::max(I::splat(-I8_MAX), I::min(I::splat(I8_MAX), x))
-        };
-        I::store_i8(rounded.as_mut_ptr(), whole(low));
-        I::store_i8(rounded.as_mut_ptr().add(16), whole(high));
-        (scale, rounded)
+        let x = I::mul(x, I::splat(inverse));
+        I::max(I::splat(-I8_MAX), I::min(I::splat(I8_MAX), x))
     }
 }

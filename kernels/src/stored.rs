@@ -27,17 +27,6 @@ pub(crate) trait Stored: 'static {
             Self::load::<I>(whole.as_ptr())
         }
     }
-
-    /// Stores the first `n` <= 16 numbers.
-    #[inline(always)]
-    unsafe fn store_part<I: Isa>(p: *mut u8, x: I::F, n: usize) {
-        let mut whole = [0u8; 64];
-        // SAFETY: as `load_part`.
-        unsafe {
-            Self::store::<I>(whole.as_mut_ptr(), x);
-            std::ptr::copy_nonoverlapping(whole.as_ptr(), p, n * Self::BYTES);
-        }
-    }
 }
 
 pub(crate) struct F32;
