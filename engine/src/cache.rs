@@ -1,15 +1,19 @@
-//! Pool and tree together: what is resident, and blocks for what is not.
+//! Pool, tree and disk together: what is resident, what is kept, and blocks for what is not.
 //!
 //! Invariant: a block is taken from the tree only when none is free, and only if nobody holds it.
 
+use crate::disk::{Disk, Found, Save};
 use crate::error::{Error, Result};
-use crate::keys::{ChainKey, Salt};
-use crate::limits::BLOCKS_MAX;
+use crate::keys::{BlockKey, ChainKey, Salt};
+use crate::limits::{BLOCKS_MAX, DISK_CLOSE_MS, DISK_LOOK_TOKENS_MIN, DISK_SAVES_MAX};
+use crate::plan::{Goal, Prefix};
 use crate::pool::{BlockId, Lease, Pool};
 use crate::prompt::Prompt;
 use crate::tree::{Mark, Match, Root, Tree};
 use kernels::BLOCK_TOKENS;
 use models::forward::KvStore;
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// A prompt with its ids laid out and its piece ends keyed: what a lookup needs.
 #[derive(Debug, Clone)]
@@ -20,6 +24,8 @@ pub struct Keyed {
     pub marks: Vec<Mark>,
     pub root: Root,
     pub root_key: ChainKey,
+    /// What block keys begin with in this namespace.
+    pub block_root: BlockKey,
 }
 
 impl Keyed {
@@ -29,12 +35,22 @@ impl Keyed {
     }
 }
 
+/// What a lookup is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Ask {
+    pub goal: Goal,
+    pub now: Duration,
+}
+
 pub struct Cache {
     pool: Pool,
     tree: Tree,
     identity: [u8; 32],
     /// Blocks the tree has given up so far.
     evicted: u64,
+    disk: Option<Disk>,
+    /// Sequences whose blocks are still to be copied for the disk, oldest first.
+    saves: VecDeque<Save>,
 }
 
 impl Cache {
@@ -50,6 +66,8 @@ impl Cache {
             tree: Tree::new(),
             identity,
             evicted: 0,
+            disk: None,
+            saves: VecDeque::new(),
         })
     }
 
@@ -61,6 +79,14 @@ impl Cache {
         &mut self.pool
     }
 
+    pub fn use_disk(&mut self, disk: Disk) {
+        self.disk = Some(disk);
+    }
+
+    pub fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
+    }
+
     #[cfg(test)]
     pub fn tree(&self) -> &Tree {
         &self.tree
@@ -70,8 +96,14 @@ impl Cache {
         self.evicted
     }
 
+    /// Everything that was given up so far: blocks in memory, and files.
+    pub fn given_up(&self) -> u64 {
+        self.evicted + self.disk.as_ref().map_or(0, Disk::given_up)
+    }
+
     pub fn key(&mut self, prompt: Prompt, salt: &Salt) -> Keyed {
         let root_key = ChainKey::root(&self.identity, salt);
+        let block_root = BlockKey::root(&self.identity, salt);
         let keys = prompt.chain_keys(&self.identity, salt);
         let mut position = 0;
         let mark = |(piece, key): (&crate::Piece, ChainKey)| {
@@ -82,12 +114,29 @@ impl Cache {
             marks: prompt.pieces.iter().zip(keys).map(mark).collect(),
             ids: prompt.ids(),
             prompt,
-            root: self.tree.root(root_key),
+            root: self.tree.root(root_key, block_root),
             root_key,
+            block_root,
         }
     }
 
-    /// The one lookup: a plan and the call it foretells both use it.
+    /// The one lookup: a plan and the call it foretells both use it. First memory, then what the disk
+    /// has behind that.
+    pub fn prefix(&mut self, root: Root, ids: &[u32], marks: &[Mark], ask: Ask) -> Prefix {
+        let found = self.lookup(root, ids, marks);
+        let Some(disk) = &mut self.disk else {
+            return Prefix::new(found, Vec::new(), ids.len(), ask.goal);
+        };
+        let whole = found.tokens - found.partial_tokens();
+        let mut kept = disk.follow(found.key, &ids[whole..]);
+        let reach = whole + kept.iter().map(|f| f.tokens).sum::<usize>();
+        if ids.len() - reach.max(found.tokens) >= DISK_LOOK_TOKENS_MIN && disk.look_again(ask.now) {
+            kept = disk.follow(found.key, &ids[whole..]);
+        }
+        Prefix::new(found, kept, ids.len(), ask.goal)
+    }
+
+    /// What is in memory.
     pub fn lookup(&self, root: Root, ids: &[u32], marks: &[Mark]) -> Match {
         self.tree.lookup(root, ids, marks, ids.len())
     }
@@ -140,6 +189,114 @@ impl Cache {
         self.pool.release(lease);
     }
 
+    /// A call counts on what the disk has.
+    pub fn used(&mut self, found: &[Found]) {
+        if let Some(disk) = &mut self.disk {
+            disk.used(found);
+        }
+    }
+
+    /// Fills the last block of `lease` from disk. False when that cannot be; the block holds nothing of
+    /// use then.
+    pub fn load_last(&mut self, lease: &Lease, found: &Found) -> bool {
+        let (Some(disk), Some(last)) = (&mut self.disk, lease.table().last()) else {
+            return false;
+        };
+        let kv = self.pool.kv_mut();
+        kv.fill_block(*last, |bytes| disk.load(found, bytes))
+            .is_ok()
+    }
+
+    /// Has the first `tokens` positions of a resident sequence written to disk, bit by bit, as far as
+    /// they are not there. A last block that is not full only if `tail`.
+    pub fn save(&mut self, keyed: &Keyed, ids: &[u32], tail: bool) {
+        if self.disk.as_ref().is_none_or(Disk::is_read_only) {
+            return;
+        }
+        let found = self.lookup(keyed.root, ids, &keyed.marks);
+        let tokens = match tail {
+            true => found.tokens,
+            false => found.tokens - found.partial_tokens(),
+        };
+        if tokens == 0 {
+            return;
+        }
+        let lease = self
+            .pool
+            .share(&found.blocks[..tokens.div_ceil(BLOCK_TOKENS)]);
+        let named = keyed.prompt.pieces.iter().zip(&keyed.marks);
+        let pieces = named.map(|(piece, mark)| (mark.position, piece.name.clone(), piece.layer));
+        let save = Save::new(
+            keyed.block_root,
+            ids[..tokens].to_vec(),
+            pieces.collect(),
+            lease,
+        );
+        self.saves.push_back(save);
+        if self.saves.len() > DISK_SAVES_MAX {
+            self.give_up_save();
+        }
+    }
+
+    /// Whether something is still to be copied for the disk and can be.
+    pub fn is_saving(&self) -> bool {
+        !self.saves.is_empty() && self.disk.as_ref().is_some_and(Disk::takes_more)
+    }
+
+    /// Whether copies wait until the disk has caught up.
+    pub fn waits_for_disk(&self) -> bool {
+        !self.saves.is_empty()
+    }
+
+    /// Copies one run of blocks for the disk and takes in what was written meanwhile.
+    pub fn write_behind(&mut self, now: Duration) {
+        let Some(disk) = &mut self.disk else { return };
+        disk.settle(None);
+        if disk.is_read_only() {
+            while self.give_up_save() {}
+            return;
+        }
+        let Some(save) = self.saves.front_mut().filter(|_| disk.takes_more()) else {
+            return;
+        };
+        let kv = self.pool.kv();
+        let Some(range) = save.next_run(disk, kv.shape().block_bytes() as u64) else {
+            self.give_up_save();
+            return;
+        };
+        let copy = |block: usize| kv.read_block(save.lease.block(block).0, save.tokens(block));
+        match range.clone().map(copy).collect() {
+            Ok(blocks) => disk.write(save.run(range, blocks), now),
+            Err(error) => {
+                tracing::warn!(%error, "KV blocks cannot be copied for the disk");
+                self.give_up_save();
+            }
+        }
+    }
+
+    /// Writes what is still to be written, for a while.
+    pub fn finish_saves(&mut self, now: Duration) {
+        let end = Instant::now() + Duration::from_millis(DISK_CLOSE_MS);
+        while !self.saves.is_empty() && Instant::now() < end {
+            self.write_behind(now);
+            if !self.is_saving()
+                && let Some(disk) = &mut self.disk
+            {
+                disk.settle(Some(Duration::from_millis(100)));
+            }
+        }
+        while self.give_up_save() {}
+    }
+
+    /// Gives up the oldest copy that is still to be made. False when there is none.
+    pub fn give_up_save(&mut self) -> bool {
+        let Some(save) = self.saves.pop_front() else {
+            return false;
+        };
+        self.pool.release(save.lease);
+        true
+    }
+
     /// Forgets what nobody holds; with `held`, all of it.
     pub fn clear(&mut self, held: bool) -> usize {
         let blocks = self.tree.clear(&mut self.pool, held);
@@ -157,7 +314,7 @@ impl Cache {
 
     fn make_free(&mut self, blocks: usize) -> Result<()> {
         while self.pool.free() < blocks {
-            if self.evict(1) == 0 {
+            if self.evict(1) == 0 && !self.give_up_save() {
                 return Err(Error::PoolFull {
                     need: blocks,
                     have: self.pool.free(),
@@ -171,9 +328,10 @@ impl Cache {
 
     /// Law 6 and the tree's invariants. `leases` are all that live.
     pub fn audit<'a>(
-        &self,
+        &'a self,
         leases: impl Iterator<Item = &'a Lease>,
     ) -> std::result::Result<(), String> {
+        let leases = leases.chain(self.saves.iter().map(|s| &s.lease));
         self.pool.audit(leases, self.tree.blocks())?;
         self.tree.audit(&self.pool)
     }

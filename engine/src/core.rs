@@ -4,15 +4,16 @@
 //! `schedule` (who runs next, and with which blocks), `step` (one forward pass and what follows).
 //! Invariant: between two calls the blocks add up (law 6); in debug every step audits it.
 
-use crate::cache::{Cache, Keyed};
+use crate::cache::{Ask, Cache, Keyed};
 use crate::clock::Clock;
 use crate::context::EffectiveContext;
+use crate::disk::Disk;
 use crate::draft::Drafter;
 use crate::error::{Error, Result};
 use crate::keys::Salt;
-use crate::limits::PLAN_PIN_MS;
+use crate::limits::{DISK_SAVE_EARLY_TOKENS, PLAN_PIN_MS};
 use crate::pins::{Pin, Pins};
-use crate::plan::{Goal, Prefix};
+use crate::plan::Goal;
 use crate::pool::Lease;
 use crate::prompt::Prompt;
 use crate::rates::Rates;
@@ -111,6 +112,11 @@ impl Core {
         })
     }
 
+    /// Keeps blocks on disk from now on.
+    pub fn use_disk(&mut self, disk: Disk) {
+        self.cache.use_disk(disk);
+    }
+
     /// What a call would cost now; holds what it counts on until the call or the expiry.
     pub fn plan(&mut self, prompt: Prompt, salt: &Salt) -> Plan {
         let keyed = self.cache.key(prompt, salt);
@@ -141,7 +147,7 @@ impl Core {
         let claimed = claimed.map(|pin| (pin.plan.clone(), pin.evicted_at_plan));
         let (plan, evicted) = claimed.unwrap_or_else(|| {
             let plan = self.plan_and_pin(&keyed, goal, Some(id));
-            (plan, self.cache.evicted())
+            (plan, self.cache.given_up())
         });
         if let Task::Reply { outlet, .. } = &task {
             outlet.send(Event::Plan(plan.clone()));
@@ -153,6 +159,7 @@ impl Core {
             keyed,
             lease: Lease::empty(),
             filled: 0,
+            loads: VecDeque::new(),
             inserted: 0,
             reserved_tokens: 0,
             priority,
@@ -164,6 +171,17 @@ impl Core {
         let behind = self.waiting.iter().position(|w| w.priority > priority);
         let place = behind.unwrap_or(self.waiting.len());
         self.waiting.insert(place, sequence);
+    }
+
+    /// Copies some blocks for the disk, if there are any to copy.
+    pub fn write_behind(&mut self) {
+        self.cache.write_behind(self.clock.now());
+    }
+
+    /// Whether blocks wait to be copied for the disk: now, or (`false`) once it has caught up.
+    pub fn is_saving(&self) -> Option<bool> {
+        let waits = self.cache.waits_for_disk();
+        waits.then(|| self.cache.is_saving())
     }
 
     /// Whether a step would do anything.
@@ -182,9 +200,10 @@ impl Core {
         self.pins.expire(&mut self.cache, now);
     }
 
-    /// Forgets the cache: what nobody holds, and what plans hold. Returns the blocks given up.
+    /// Forgets what is in memory and nobody holds but plans and copies for the disk. Returns the blocks
+    /// given up.
     pub fn clear_cache(&mut self) -> usize {
-        while self.pins.give_up_oldest(&mut self.cache) {}
+        while self.pins.give_up_oldest(&mut self.cache) || self.cache.give_up_save() {}
         self.cache.clear(false)
     }
 
@@ -241,6 +260,7 @@ impl Core {
             timelines: self.lines.len(),
             plans_pinned: self.pins.holding(),
             evicted_blocks: self.cache.evicted(),
+            disk: self.cache.disk().map(Disk::stats),
             ..self.stats.clone()
         }
     }
@@ -260,6 +280,8 @@ impl Core {
     pub(crate) fn finish(&mut self, mut sequence: Sequence, reason: Finish) {
         if !matches!(reason, Finish::Error(_)) {
             make_resident(&mut self.cache, &mut sequence);
+            let ids = &sequence.ids[..sequence.filled];
+            self.cache.save(&sequence.keyed, ids, true);
         }
         self.pins.release(&mut self.cache, sequence.id);
         self.hold_in_timeline(&sequence, &reason);
@@ -298,7 +320,11 @@ impl Core {
         let reused = sequence.tally.reused();
         self.seen.record(&sequence.keyed);
         self.stats.tokens_reused += reused as u64;
-        self.stats.tokens_computed += (sequence.prompt_tokens() - reused) as u64;
+        let computed = sequence.prompt_tokens() - reused;
+        self.stats.tokens_computed += computed as u64;
+        if computed >= DISK_SAVE_EARLY_TOKENS {
+            self.cache.save(&sequence.keyed, &sequence.keyed.ids, false);
+        }
     }
 
     /// Blocks that timelines hold.
@@ -335,13 +361,16 @@ impl Core {
     }
 
     fn plan_and_pin(&mut self, keyed: &Keyed, goal: Goal, request: Option<u64>) -> Plan {
-        let found = self.cache.lookup(keyed.root, &keyed.ids, &keyed.marks);
-        let prefix = Prefix::new(found, keyed.ids.len(), goal);
+        let ask = Ask {
+            goal,
+            now: self.clock.now(),
+        };
+        let prefix = self.cache.prefix(keyed.root, &keyed.ids, &keyed.marks, ask);
         let plan = crate::plan::plan(keyed, &prefix, &self.seen, &self.rates);
         let pin = Pin {
             key: keyed.end_key(),
             plan: plan.clone(),
-            evicted_at_plan: self.cache.evicted(),
+            evicted_at_plan: self.cache.given_up(),
             request,
             lease: self.cache.pin(&prefix.found),
             expires: self.clock.now() + Duration::from_millis(PLAN_PIN_MS),
@@ -364,6 +393,7 @@ pub(crate) fn make_resident(cache: &mut Cache, sequence: &mut Sequence) {
 impl Drop for Core {
     fn drop(&mut self) {
         self.shut_down(&Error::Stopped);
+        self.cache.finish_saves(self.clock.now());
     }
 }
 

@@ -10,6 +10,7 @@
 use crate::clock::{Clock, SystemClock};
 use crate::context::{ContextModel, ContextOptions, EffectiveContext};
 use crate::core::{Core, Limits, Submission, Trace};
+use crate::disk::{Disk, DiskOptions};
 use crate::error::{Error, Result};
 use crate::grammar::{Constraint, GrammarVocabulary};
 use crate::keys::Salt;
@@ -29,6 +30,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 #[derive(Clone)]
@@ -39,6 +41,8 @@ pub struct EngineConfig {
     /// Rows of prompt in one step.
     pub chunk_tokens: usize,
     pub clock: Arc<dyn Clock>,
+    /// Where KV blocks outlive the process; `None` keeps them in memory only.
+    pub disk: Option<DiskOptions>,
     /// Sees every row of logits; for tests.
     pub trace: Option<Trace>,
 }
@@ -50,6 +54,7 @@ impl Default for EngineConfig {
             sequences_max: SEQUENCES_MAX,
             chunk_tokens: PREFILL_CHUNK_TOKENS,
             clock: Arc::new(SystemClock::default()),
+            disk: None,
             trace: None,
         }
     }
@@ -119,7 +124,18 @@ impl Engine {
             chunk_tokens: config.chunk_tokens.max(SEQUENCES_MAX + 1),
         };
         let load_max = QUEUE_MAX + limits.sequences_max;
-        let core = Core::new(forward, context.clone(), config.clock, limits, config.trace)?;
+        let identity = *forward.identity_seed().as_bytes();
+        let mut core = Core::new(forward, context.clone(), config.clock, limits, config.trace)?;
+        if let Some(options) = &config.disk {
+            match Disk::open(options, identity, model.block_bytes) {
+                Ok(disk) => core.use_disk(disk),
+                Err(error) => tracing::warn!(
+                    %error,
+                    folder = %options.folder.display(),
+                    "the KV cache is kept in memory only"
+                ),
+            }
+        }
         let (commands, inbox) = channel();
         let thread = std::thread::Builder::new()
             .name("ostler-engine".into())
@@ -200,7 +216,8 @@ impl Engine {
         answer.await.map_err(|_| Error::Stopped)
     }
 
-    /// Forgets all that no sequence and no timeline holds. Returns the blocks given up.
+    /// Forgets all that is in memory and that no sequence and no timeline holds; what is on disk stays.
+    /// Returns the blocks given up.
     pub fn clear_cache(&self) -> Result<usize> {
         let answer = self.ask(|answer| Command::ClearCache { answer })?;
         answer.blocking_recv().map_err(|_| Error::Stopped)
@@ -368,6 +385,9 @@ fn run(mut core: Core, inbox: Receiver<Command>) {
             obey(&mut core, command);
         }
         core.expire();
+        if core.is_idle() {
+            core.write_behind();
+        }
         let ran = !core.is_idle() && core.step();
         idle_turns = if ran || core.is_idle() {
             0
@@ -384,19 +404,25 @@ fn run(mut core: Core, inbox: Receiver<Command>) {
 
 struct Gone;
 
-/// Waits for a command while there is nothing else to do.
+/// How long an idle engine lets the disk catch up before it copies more.
+const DISK_CATCH_UP: Duration = Duration::from_millis(20);
+
+/// Waits for a command while there is nothing else to do. Between requests, blocks are copied for the
+/// disk.
 fn next_command(
     core: &Core,
     inbox: &Receiver<Command>,
 ) -> std::result::Result<Option<Command>, Gone> {
-    if !core.is_idle() {
+    if !core.is_idle() || core.is_saving() == Some(true) {
         return match inbox.try_recv() {
             Ok(command) => Ok(Some(command)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Gone),
         };
     }
-    match core.next_deadline() {
+    let catch_up = core.is_saving().map(|_| DISK_CATCH_UP);
+    let deadline = core.next_deadline();
+    match catch_up.into_iter().chain(deadline).min() {
         None => inbox.recv().map(Some).map_err(|_| Gone),
         Some(wait) => match inbox.recv_timeout(wait) {
             Ok(command) => Ok(Some(command)),

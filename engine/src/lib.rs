@@ -3,19 +3,21 @@
 //! The engine never sees text; it knows token ids, piece marks and the bytes of each token.
 //!
 //! The life of a call: `engine` (check, queue) → `core` (plan, submit) → `schedule` (admit, lease,
-//! choose rows) → `step` (forward, sample) → `tally` (report). What is resident: `cache`, which is
-//! `pool` (blocks) and `tree` (prefixes).
+//! choose rows) → `loads` (blocks from disk) → `step` (forward, sample) → `tally` (report). What is
+//! kept: `cache`, which is `pool` (blocks), `tree` (prefixes) and `disk` (what outlives the process).
 
 mod cache;
 mod clock;
 mod context;
 mod core;
+pub mod disk;
 mod draft;
 mod engine;
 mod error;
 pub mod grammar;
 mod keys;
 pub mod limits;
+mod loads;
 mod piece;
 mod pins;
 mod plan;
@@ -40,6 +42,7 @@ mod vocab;
 pub use clock::{Clock, SystemClock};
 pub use context::{ContextModel, ContextOptions, EffectiveContext};
 pub use core::{Trace, TraceRow};
+pub use disk::{DiskOptions, DiskStats};
 pub use engine::{Engine, EngineConfig};
 pub use error::{Blame, Error, PieceTokens, Result};
 pub use grammar::GrammarSpec;

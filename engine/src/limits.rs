@@ -123,3 +123,49 @@ pub const GRAMMAR_TOKEN_BYTES_MAX: usize = 1000;
 
 /// Tools of one request, as in the OpenAI API.
 pub const TOOLS_MAX: usize = 128;
+
+/// Blocks in one file of the disk tier: 32,768 tokens. Bounds what a header may ask for.
+pub const DISK_RUN_BLOCKS_MAX: usize = 1024;
+
+/// Bytes of blocks in one file of the disk tier, but for a model whose one block is larger. They are copied
+/// after one step, which takes about a millisecond; and the disk is given back in such parts.
+pub const DISK_RUN_BYTES_MAX: u64 = 8 << 20;
+
+/// Bytes that a file of the disk tier says about its pieces, for people.
+pub const DISK_ABOUT_BYTES_MAX: usize = 64 << 10;
+
+/// Bytes that wait for the disk at once. Beyond this nothing more is copied until some are written.
+pub const DISK_FLIGHT_BYTES_MAX: u64 = 128 << 20;
+
+/// Ends of calls that wait for their copy; the oldest gives way. Each holds the blocks of its prompt.
+pub const DISK_SAVES_MAX: usize = 32;
+
+/// Bytes that are read from disk in one step while a neighbour decodes: some milliseconds, less than a chunk
+/// of prompt takes.
+pub const DISK_LOAD_BYTES_A_STEP: u64 = 16 << 20;
+
+/// The same while nobody decodes: small enough that a cancelled request ends soon.
+pub const DISK_LOAD_BYTES_ALONE: u64 = 128 << 20;
+
+/// Bytes that may be written at once, and what comes back in a second: 34 GB a day, below a tenth of what a
+/// common solid-state disk is rated for. What exceeds it stays in memory only.
+pub const DISK_WRITE_BURST_BYTES: u64 = 8 << 30;
+pub const DISK_WRITE_BYTES_A_SECOND: u64 = 400 << 10;
+
+/// Tokens that must be left to compute for such a look to be worth its milliseconds.
+pub const DISK_LOOK_TOKENS_MIN: usize = 256;
+
+/// Tokens that a prompt must have computed to be written before its reply ends.
+pub const DISK_SAVE_EARLY_TOKENS: usize = 512;
+
+/// How long the end of the engine waits for the disk. What is not written then is computed again some day.
+pub const DISK_CLOSE_MS: u64 = 5_000;
+
+/// Between two looks at what other processes have written.
+pub const DISK_LOOK_AGAIN_MS: u64 = 1_000;
+
+/// A file whose use was noted within this many seconds is not noted again.
+pub const DISK_NOTE_SECONDS: u64 = 60;
+
+/// An unfinished file older than this many seconds belongs to a process that died.
+pub const DISK_UNFINISHED_SECONDS: u64 = 3_600;

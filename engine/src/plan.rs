@@ -4,6 +4,7 @@
 //! of the prompt with their source, so they can be compared field by field.
 
 use crate::cache::Keyed;
+use crate::disk::Found;
 use crate::rates::Rates;
 use crate::report::{Break, PieceUse, Plan, Source, Why};
 use crate::seen::Seen;
@@ -21,24 +22,57 @@ pub enum Goal {
 /// A prefix that may be reused: what was found, cut back to what the goal allows.
 #[derive(Debug, Clone)]
 pub struct Prefix {
+    /// In memory.
     pub found: Match,
-    /// All of the prompt is resident; only the goal makes the last token be computed.
+    /// On disk, from the end of `found` on, which is then the end of a block.
+    pub disk: Vec<Found>,
+    /// All of the prompt is kept; only the goal makes the last token be computed.
     pub complete: bool,
 }
 
 impl Prefix {
-    pub fn new(mut found: Match, tokens: usize, goal: Goal) -> Self {
-        let complete = found.tokens == tokens;
+    /// `disk` goes on from the last whole block of `found`, and counts where it reaches further.
+    pub fn new(mut found: Match, mut disk: Vec<Found>, tokens: usize, goal: Goal) -> Self {
+        let whole = found.tokens - found.partial_tokens();
+        let of_disk: usize = disk.iter().map(|f| f.tokens).sum();
+        match whole + of_disk > found.tokens {
+            true => found.tokens = whole,
+            false => disk.clear(),
+        }
         let limit = match goal {
             Goal::Reply => tokens.saturating_sub(1),
             Goal::Resident => tokens,
         };
-        found.tokens = found.tokens.min(limit);
-        found.blocks.truncate(found.tokens.div_ceil(BLOCK_TOKENS));
-        Prefix { found, complete }
+        let mut prefix = Prefix {
+            found,
+            disk,
+            complete: false,
+        };
+        prefix.complete = prefix.reach() == tokens;
+        // Too much is one token at most.
+        if prefix.reach() > limit {
+            match prefix.disk.last_mut() {
+                Some(last) => last.tokens -= 1,
+                None => prefix.found.tokens = limit,
+            }
+            prefix.disk.pop_if(|last| last.tokens == 0);
+        }
+        let blocks = prefix.found.tokens.div_ceil(BLOCK_TOKENS);
+        prefix.found.blocks.truncate(blocks);
+        prefix
     }
 
-    /// The reused tokens by source.
+    /// Tokens on disk.
+    pub fn disk_tokens(&self) -> usize {
+        self.disk.iter().map(|f| f.tokens).sum()
+    }
+
+    /// Tokens in memory and on disk.
+    pub fn reach(&self) -> usize {
+        self.found.tokens + self.disk_tokens()
+    }
+
+    /// The reused tokens of memory by source.
     pub fn sources(&self) -> Sources {
         let partial = self.found.partial_tokens();
         let mut sources = Sources::default();
@@ -129,17 +163,18 @@ pub fn piece_uses(keyed: &Keyed, sources: &Sources, why: impl Fn(usize) -> Why) 
 pub fn plan(keyed: &Keyed, prefix: &Prefix, seen: &Seen, rates: &Rates) -> Plan {
     let tokens = keyed.ids.len();
     let mut sources = prefix.sources();
-    sources.push(Source::Computed, tokens - prefix.found.tokens);
+    sources.push(Source::Disk, prefix.disk_tokens());
+    sources.push(Source::Computed, tokens - prefix.reach());
     let why = |index| match prefix.complete {
         true => Why::LastToken,
-        false => seen.why(keyed, index),
+        false => seen.why(keyed, index, prefix.reach()),
     };
     Plan {
         pieces: piece_uses(keyed, &sources, why),
         tokens,
         reused: sources.reused(),
         computed: sources.computed(),
-        estimate_ms: rates.estimate_ms(sources.computed()),
+        estimate_ms: rates.estimate_ms(sources.computed(), prefix.disk_tokens()),
         sources: sources.list(),
     }
 }

@@ -131,7 +131,6 @@ impl Pool {
         &mut self.kv
     }
 
-    #[cfg(test)]
     pub fn kv(&self) -> &KvStore {
         &self.kv
     }

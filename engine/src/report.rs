@@ -74,6 +74,8 @@ pub enum Source {
     Partial,
     /// Computed by another live sequence while this one waited for it.
     InFlight,
+    /// Blocks that an earlier call, perhaps of another process, left on disk.
+    Disk,
 }
 
 /// What a call will reuse and compute.
@@ -103,6 +105,8 @@ impl Plan {
 pub enum Between {
     /// Tokens that the plan counted on were evicted.
     Evicted { tokens: usize },
+    /// Tokens that the plan counted on could not be read from disk, and were computed.
+    Unreadable { tokens: usize },
     /// Another sequence computed these tokens after the plan was made.
     SharedPrefill { tokens: usize },
     /// The sequence gave up its blocks to an older one; `rows` were computed a second time.

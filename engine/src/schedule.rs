@@ -12,6 +12,7 @@
 //! sequence of the highest priority is never sent back, so there is always progress; if it is alone
 //! and still lacks blocks (timelines hold the rest), it ends with an error that says so.
 
+use crate::cache::Ask;
 use crate::core::{Core, make_resident};
 use crate::error::Error;
 use crate::limits::{DECODE_RESERVE_TOKENS, DRAFT_ROWS_MAX, JOIN_TOKENS_MIN};
@@ -31,14 +32,13 @@ pub struct Turn {
 }
 
 impl Core {
-    /// Ends what was cancelled, admits what fits, and decides on the next step.
-    pub(crate) fn schedule(&mut self) -> Vec<Turn> {
+    /// Ends what was cancelled, admits what fits, and lets the young take over what the old have computed.
+    pub(crate) fn prepare(&mut self) {
         self.sweep_cancelled();
         self.expire();
         self.admit();
         self.finish_resident();
         self.join_prefixes();
-        self.choose_rows()
     }
 
     fn sweep_cancelled(&mut self) {
@@ -66,7 +66,7 @@ impl Core {
                 self.waiting.push_front(sequence);
                 return;
             }
-            if self.pins.give_up_oldest(&mut self.cache) {
+            if self.cache.give_up_save() || self.pins.give_up_oldest(&mut self.cache) {
                 self.waiting.push_front(sequence);
                 continue;
             }
@@ -78,8 +78,8 @@ impl Core {
     /// Gives the sequence back when it has to wait.
     fn try_admit(&mut self, mut sequence: Sequence) -> Option<Sequence> {
         let (root, marks) = (sequence.keyed.root, &sequence.keyed.marks);
-        let found = self.cache.lookup(root, &sequence.ids, marks);
-        let prefix = Prefix::new(found, sequence.ids.len(), sequence.goal());
+        let ask = self.ask_for(&sequence);
+        let prefix = self.cache.prefix(root, &sequence.ids, marks, ask);
         // Alone, it may try with what there is.
         let reserve = match self.active.is_empty() {
             true => 0,
@@ -93,9 +93,11 @@ impl Core {
             return Some(sequence);
         };
         self.pins.release(&mut self.cache, sequence.id);
+        self.cache.used(&prefix.disk);
         sequence.lease = lease;
         sequence.filled = prefix.found.tokens;
         sequence.inserted = prefix.found.tokens;
+        sequence.loads = prefix.disk.clone().into();
         sequence.reserved_tokens = reserved_tokens;
         self.account_admission(&mut sequence, &prefix);
         self.active.push(sequence);
@@ -117,7 +119,7 @@ impl Core {
 
     fn account_admission(&mut self, sequence: &mut Sequence, prefix: &Prefix) {
         let first = sequence.tally.covered() == 0;
-        let evicted = self.cache.evicted();
+        let evicted = self.cache.given_up();
         let keyed = &sequence.keyed;
         if !sequence.tally.admitted(keyed, prefix, &self.seen, evicted) {
             debug_assert!(false, "a planned prefix is gone though nothing was evicted");
@@ -127,10 +129,17 @@ impl Core {
             );
         }
         if first {
-            match prefix.found.tokens {
+            match prefix.reach() {
                 0 => self.stats.missed(sequence.tally.why()),
                 _ => self.stats.hits += 1,
             }
+        }
+    }
+
+    fn ask_for(&self, sequence: &Sequence) -> Ask {
+        Ask {
+            goal: sequence.goal(),
+            now: self.clock.now(),
         }
     }
 
@@ -144,7 +153,7 @@ impl Core {
     }
 
     /// A sequence that an older one has overtaken takes over its blocks.
-    fn join_prefixes(&mut self) {
+    pub(crate) fn join_prefixes(&mut self) {
         for index in 0..self.active.len() {
             let sequence = &self.active[index];
             if !sequence.is_prefilling() || self.waits_for_older(index) {
@@ -152,10 +161,11 @@ impl Core {
             }
             let (root, marks) = (sequence.keyed.root, &sequence.keyed.marks);
             let found = self.cache.lookup(root, &sequence.ids, marks);
-            let prefix = Prefix::new(found, sequence.ids.len(), sequence.goal());
-            if prefix.found.tokens < sequence.filled + JOIN_TOKENS_MIN {
+            if found.tokens < sequence.filled + JOIN_TOKENS_MIN {
                 continue;
             }
+            let ask = self.ask_for(sequence);
+            let prefix = self.cache.prefix(root, &sequence.ids, marks, ask);
             let Ok(lease) = self.cache.lease(root, &sequence.ids, &prefix.found) else {
                 continue;
             };
@@ -163,15 +173,16 @@ impl Core {
             let old = std::mem::replace(&mut sequence.lease, lease);
             sequence.filled = prefix.found.tokens;
             sequence.inserted = prefix.found.tokens;
+            sequence.loads = prefix.disk.clone().into();
             let tally = &mut sequence.tally;
-            tally.joined(prefix.found.tokens, &sequence.keyed, &prefix, &self.seen);
+            tally.joined(&sequence.keyed, &prefix, &self.seen);
             self.cache.release(old);
         }
         self.finish_resident();
     }
 
     /// Whether an older sequence is computing what this one would compute next.
-    fn waits_for_older(&self, index: usize) -> bool {
+    pub(crate) fn waits_for_older(&self, index: usize) -> bool {
         let sequence = &self.active[index];
         self.active[..index].iter().any(|older| {
             older.is_prefilling() && {
@@ -181,7 +192,8 @@ impl Core {
         })
     }
 
-    fn choose_rows(&mut self) -> Vec<Turn> {
+    /// Decides on the next step.
+    pub(crate) fn choose_rows(&mut self) -> Vec<Turn> {
         let mut budget = self.limits.chunk_tokens;
         let mut turns = Vec::new();
         for id in self.running_order() {
@@ -189,7 +201,8 @@ impl Core {
                 continue; // It was sent back to make room for an older one.
             };
             let rows = self.active[index].pending().min(budget);
-            if rows == 0 || self.active[index].is_prefilling() && self.waits_for_older(index) {
+            let waits = self.active[index].is_prefilling() && self.waits_for_older(index);
+            if rows == 0 || waits || !self.active[index].loads.is_empty() {
                 continue;
             }
             if self.make_room(id, self.active[index].filled + rows) {
@@ -231,7 +244,7 @@ impl Core {
     }
 
     /// Grows the lease of `id` to `tokens` positions. False when `id` itself had to give way.
-    fn make_room(&mut self, id: u64, tokens: usize) -> bool {
+    pub(crate) fn make_room(&mut self, id: u64, tokens: usize) -> bool {
         loop {
             let sequence = self.active.iter_mut().find(|s| s.id == id);
             let Some(sequence) = sequence else {
@@ -261,6 +274,7 @@ impl Core {
         self.cache
             .release(std::mem::replace(&mut sequence.lease, Lease::empty()));
         sequence.filled = 0;
+        sequence.loads.clear();
         sequence.inserted = 0;
         let ahead = self
             .waiting

@@ -44,8 +44,8 @@ impl Seen {
         }
     }
 
-    /// Why piece `index`, the first that is not wholly resident, is not.
-    pub fn why(&self, keyed: &Keyed, index: usize) -> Why {
+    /// Why piece `index`, the first that is not wholly kept, is not; `reused` tokens before are.
+    pub fn why(&self, keyed: &Keyed, index: usize, reused: usize) -> Why {
         let generations = [&self.young, &self.old];
         let any = |seen: &dyn Fn(&Generation) -> bool| generations.iter().any(|g| seen(g));
         let piece = &keyed.prompt.pieces[index];
@@ -54,7 +54,11 @@ impl Seen {
             None => keyed.root_key,
         };
         if !any(&|g| g.namespaces.contains(&keyed.root_key)) {
-            return Why::FirstCall;
+            // What another process left on disk was computed once, but not under our eyes.
+            return match reused {
+                0 => Why::FirstCall,
+                _ => Why::NewPiece,
+            };
         }
         if any(&|g| g.ends.contains(&keyed.marks[index].key)) {
             return Why::Evicted;

@@ -4,6 +4,7 @@
 //! There is no prefill state and no decode state: a decoding sequence owes one row.
 
 use crate::cache::Keyed;
+use crate::disk::Found;
 use crate::draft::Drafter;
 use crate::error::Result;
 use crate::plan::Goal;
@@ -13,6 +14,7 @@ use crate::report::Report;
 use crate::request::{Event, Priority};
 use crate::tally::Tally;
 use kernels::BLOCK_TOKENS;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokio::sync::{mpsc, oneshot};
@@ -24,6 +26,8 @@ pub struct Sequence {
     pub ids: Vec<u32>,
     pub lease: Lease,
     pub filled: usize,
+    /// Blocks that come from disk, the first of them from `filled` on.
+    pub loads: VecDeque<Found>,
     /// Positions that the tree has had from this sequence.
     pub inserted: usize,
     /// Positions that admission set blocks aside for.

@@ -1,5 +1,6 @@
 //! Counters for metrics and for people.
 
+use crate::disk::DiskStats;
 use crate::pool::PoolCounts;
 use crate::report::Why;
 use serde::Serialize;
@@ -35,6 +36,8 @@ pub struct Stats {
     pub preemptions: u64,
     /// Most sequences in one step so far.
     pub batch_max: usize,
+    /// The disk tier, where there is one.
+    pub disk: Option<DiskStats>,
 }
 
 impl Stats {

@@ -16,10 +16,13 @@ use std::time::Duration;
 impl Core {
     /// Runs one step. False when there was nothing to run.
     pub fn step(&mut self) -> bool {
-        let turns = self.schedule();
+        self.prepare();
+        let loaded = self.load_from_disk();
+        let turns = self.choose_rows();
+        self.write_behind();
         if turns.is_empty() {
             self.audit_in_debug();
-            return false;
+            return loaded;
         }
         let started = self.clock.now();
         for turn in &turns {

@@ -18,6 +18,8 @@ pub struct Tally {
     between: Vec<Between>,
     why: Why,
     admitted: bool,
+    /// Tokens of the prompt from its start that need not be computed here, as it was thought last.
+    expected: usize,
     in_flight: usize,
     rows_again: usize,
     decode_rows: usize,
@@ -39,6 +41,7 @@ impl Tally {
             between: Vec::new(),
             why: Why::NewPiece,
             admitted: false,
+            expected: 0,
             in_flight: 0,
             rows_again: 0,
             decode_rows: 0,
@@ -52,39 +55,62 @@ impl Tally {
         }
     }
 
-    /// The request got its blocks, with `prefix` resident. Returns false when fewer tokens are
-    /// resident than were planned although nothing was evicted, which is a bug.
+    /// The request got its blocks, with `prefix` kept. Returns false when fewer tokens are kept than
+    /// were planned although nothing was given up, which is a bug.
     pub fn admitted(&mut self, keyed: &Keyed, prefix: &Prefix, seen: &Seen, evicted: u64) -> bool {
         if std::mem::replace(&mut self.admitted, true) {
-            self.joined(prefix.found.tokens, keyed, prefix, seen);
+            self.joined(keyed, prefix, seen);
             return true;
         }
         self.sources = prefix.sources();
         self.explain(keyed, prefix, seen);
-        let (found, planned) = (prefix.found.tokens, self.plan.reused);
+        let (found, planned) = (prefix.reach(), self.plan.reused);
         if found < planned {
             let tokens = planned - found;
             self.between.push(Between::Evicted { tokens });
         }
-        if found > planned {
-            self.in_flight += found - planned;
-        }
+        self.in_flight += found.saturating_sub(planned);
+        self.expected = found;
         found >= planned || evicted > self.evicted_at_plan
     }
 
-    /// The first `tokens` positions are resident now: others have computed those of the prompt that
-    /// this sequence was to compute next.
-    pub fn joined(&mut self, tokens: usize, keyed: &Keyed, prefix: &Prefix, seen: &Seen) {
-        let prompt = keyed.prompt.len();
+    /// The first `reach` tokens of the prompt need not be computed here: by others' merit as far as that
+    /// is news, and no more of them than that.
+    fn expect(&mut self, reach: usize) {
+        let known = self.expected.max(self.sources.tokens());
+        self.in_flight += reach.saturating_sub(known);
+        self.unreadable(reach);
+        self.expected = self.expected.max(reach);
+    }
+
+    /// The first `tokens` positions have come from disk.
+    pub fn loaded(&mut self, tokens: usize, prompt: usize) {
         let tokens = tokens.min(prompt).saturating_sub(self.sources.tokens());
-        if tokens == 0 {
-            return;
+        self.sources.push(Source::Disk, tokens);
+    }
+
+    /// Nothing comes from disk behind the first `reach` positions, whatever was expected.
+    pub fn unreadable(&mut self, reach: usize) {
+        let known = reach.max(self.sources.tokens());
+        let tokens = self.expected.saturating_sub(known);
+        if tokens > 0 {
+            self.between.push(Between::Unreadable { tokens });
+            self.why = Why::Evicted;
         }
-        if self.sources.computed() == 0 {
+        self.expected = self.expected.min(known);
+    }
+
+    /// `prefix` is kept now: others have computed those tokens of the prompt that this sequence was to
+    /// compute next.
+    pub fn joined(&mut self, keyed: &Keyed, prefix: &Prefix, seen: &Seen) {
+        let prompt = keyed.prompt.len();
+        self.expect(prefix.reach().min(prompt));
+        let tokens = prefix.found.tokens.min(prompt);
+        let more = tokens.saturating_sub(self.sources.tokens());
+        if more > 0 && self.sources.computed() == 0 {
             self.explain(keyed, prefix, seen);
         }
-        self.sources.push(Source::InFlight, tokens);
-        self.in_flight += tokens;
+        self.sources.push(Source::InFlight, more);
     }
 
     /// Positions `start .. start + rows` have gone through the forward pass. True when that ended
@@ -175,9 +201,9 @@ impl Tally {
         self.why = match prefix.complete {
             true => Why::LastToken,
             false => {
-                let at = prefix.found.tokens;
+                let at = prefix.reach();
                 let index = keyed.marks.iter().position(|m| m.position > at);
-                index.map_or(Why::LastToken, |i| seen.why(keyed, i))
+                index.map_or(Why::LastToken, |i| seen.why(keyed, i, at))
             }
         };
     }

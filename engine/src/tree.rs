@@ -11,7 +11,9 @@
 //! the root, so everything that is cached and not leased can be evicted, leaves first.
 //! After SGLang's RadixAttention; the block-aligned nodes are ours.
 
-use crate::keys::ChainKey;
+mod audit;
+
+use crate::keys::{BlockKey, ChainKey};
 use crate::pool::{BlockId, Pool};
 use kernels::BLOCK_TOKENS;
 use std::collections::{BTreeSet, HashMap};
@@ -26,14 +28,23 @@ pub struct Mark {
     pub key: ChainKey,
 }
 
+/// A block that the tree refers to, under the name it has in every tier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Held {
+    id: BlockId,
+    key: BlockKey,
+}
+
 #[derive(Debug)]
 struct Node {
     parent: Option<NodeId>,
+    /// Names what comes before the node.
+    before: BlockKey,
     /// Position of `ids[0]`; a multiple of the block size.
     start: usize,
     ids: Vec<u32>,
     /// One per block that `ids` touches.
-    blocks: Vec<BlockId>,
+    blocks: Vec<Held>,
     /// Sorted by ids.
     children: Vec<NodeId>,
     marks: Vec<Mark>,
@@ -48,14 +59,37 @@ impl Node {
     fn first_block(&self) -> &[u32] {
         &self.ids[..self.ids.len().min(BLOCK_TOKENS)]
     }
+    /// Names the first `blocks` blocks of the node and all that comes before them.
+    fn key_after(&self, blocks: usize) -> BlockKey {
+        blocks
+            .checked_sub(1)
+            .map_or(self.before, |last| self.blocks[last].key)
+    }
+    fn block_ids(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.blocks.iter().map(|held| held.id)
+    }
+}
+
+/// Names `table`, blocks of `ids` that follow `before`.
+fn hold(mut before: BlockKey, ids: &[u32], table: &[BlockId]) -> Vec<Held> {
+    let named = ids.chunks(BLOCK_TOKENS).zip(table).map(|(ids, id)| {
+        before = before.then(ids);
+        Held {
+            id: *id,
+            key: before,
+        }
+    });
+    named.collect()
 }
 
 /// What a lookup found: `blocks` hold the first `tokens` positions, the last of them perhaps only
 /// in part.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Match {
     pub tokens: usize,
     pub blocks: Vec<BlockId>,
+    /// Names the blocks that are matched whole: what another tier may go on from.
+    pub key: BlockKey,
 }
 
 impl Match {
@@ -85,13 +119,14 @@ impl Tree {
         Tree::default()
     }
 
-    /// The namespace of `key`, made if need be.
-    pub fn root(&mut self, key: ChainKey) -> Root {
+    /// The namespace of `key`, made if need be; `blocks` is what its block keys begin with.
+    pub fn root(&mut self, key: ChainKey, blocks: BlockKey) -> Root {
         if let Some(id) = self.roots.get(&key) {
             return Root(*id);
         }
         let id = self.add(Node {
             parent: None,
+            before: blocks,
             start: 0,
             ids: Vec::new(),
             blocks: Vec::new(),
@@ -201,7 +236,7 @@ impl Tree {
     pub fn evict_one(&mut self, pool: &mut Pool) -> bool {
         let victim = self.leaves.iter().map(|(_, id)| *id).find(|id| {
             let tail = self.node(*id).blocks.last();
-            tail.is_some_and(|b| !pool.is_leased(*b))
+            tail.is_some_and(|b| !pool.is_leased(b.id))
         });
         victim.map(|id| self.pop_block(pool, id)).is_some()
     }
@@ -226,94 +261,7 @@ impl Tree {
     /// Every block the tree refers to.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let nodes = self.nodes.iter().flatten();
-        nodes.flat_map(|node| node.blocks.iter().copied())
-    }
-
-    /// Every path from a root to a leaf: the namespace's key, the ids, and the blocks.
-    #[cfg(test)]
-    pub fn paths(&self) -> Vec<(ChainKey, Vec<u32>, Vec<BlockId>)> {
-        let mut paths = Vec::new();
-        let mut open: Vec<_> = self
-            .roots
-            .iter()
-            .map(|(key, id)| (*key, *id, Vec::new(), Vec::new()))
-            .collect();
-        while let Some((key, id, ids, blocks)) = open.pop() {
-            let node = self.node(id);
-            let ids = [ids, node.ids.clone()].concat();
-            let blocks = [blocks, node.blocks.clone()].concat();
-            for child in &node.children {
-                open.push((key, *child, ids.clone(), blocks.clone()));
-            }
-            if node.children.is_empty() {
-                paths.push((key, ids, blocks));
-            }
-        }
-        paths
-    }
-
-    /// Checks every invariant at the head of this file. Returns what does not hold.
-    pub fn audit(&self, pool: &Pool) -> Result<(), String> {
-        let mut marks = 0;
-        for (number, node) in self.nodes.iter().enumerate() {
-            let Some(node) = node else { continue };
-            let id = NodeId(number as u32);
-            self.audit_node(id, node, pool)
-                .map_err(|what| format!("node {number}: {what}"))?;
-            marks += node.marks.len();
-            if let Some(mark) = node
-                .marks
-                .iter()
-                .find(|m| self.index.get(&m.key) != Some(&(id, m.position)))
-            {
-                return Err(format!("node {number}: {mark:?} is not in the index"));
-            }
-        }
-        if marks != self.index.len() {
-            return Err(format!("{marks} marks, {} in the index", self.index.len()));
-        }
-        Ok(())
-    }
-
-    fn audit_node(&self, id: NodeId, node: &Node, pool: &Pool) -> Result<(), String> {
-        let leaf = node.children.is_empty() && node.parent.is_some();
-        if self.leaves.contains(&(node.tick, id)) != leaf {
-            return Err("the list of leaves is wrong".into());
-        }
-        if node.blocks.len() != node.ids.len().div_ceil(BLOCK_TOKENS) {
-            return Err(format!(
-                "{} ids, {} blocks",
-                node.ids.len(),
-                node.blocks.len()
-            ));
-        }
-        if !leaf && !node.ids.len().is_multiple_of(BLOCK_TOKENS) {
-            return Err("an inner node ends in a partial block".into());
-        }
-        if node.parent.is_some() && node.ids.is_empty() {
-            return Err("an empty node".into());
-        }
-        let outside = |m: &&Mark| m.position <= node.start || m.position > node.end();
-        if let Some(mark) = node.marks.iter().find(outside) {
-            return Err(format!("{mark:?} lies outside"));
-        }
-        for pair in node.children.windows(2) {
-            let (a, b) = (self.node(pair[0]), self.node(pair[1]));
-            if a.first_block() >= b.first_block() || b.first_block().starts_with(a.first_block()) {
-                return Err("children out of order, or one a prefix of the next".into());
-            }
-        }
-        for child in &node.children {
-            let child = self.node(*child);
-            if child.start != node.end() || child.parent != Some(id) {
-                return Err("a child does not begin where its parent ends".into());
-            }
-            let held = child.blocks.iter().any(|b| pool.is_leased(*b));
-            if held && node.blocks.iter().any(|b| !pool.is_leased(*b)) {
-                return Err("a child is held and its parent is not".into());
-            }
-        }
-        Ok(())
+        nodes.flat_map(Node::block_ids)
     }
 
     fn node(&self, id: NodeId) -> &Node {
@@ -374,15 +322,18 @@ impl Tree {
             }
             at = child;
         }
+        let last = self.node(path.last().copied().unwrap_or(from));
+        let key = last.key_after((position - last.start) / BLOCK_TOKENS);
         let mut blocks = Vec::with_capacity(position.div_ceil(BLOCK_TOKENS));
         self.collect_blocks(from, &mut blocks);
         for id in path {
-            blocks.extend_from_slice(&self.node(id).blocks);
+            blocks.extend(self.node(id).block_ids());
         }
         blocks.truncate(position.div_ceil(BLOCK_TOKENS));
         Match {
             tokens: position,
             blocks,
+            key,
         }
     }
 
@@ -393,7 +344,7 @@ impl Tree {
             path.push(parent);
         }
         for id in path.iter().rev() {
-            blocks.extend_from_slice(&self.node(*id).blocks);
+            blocks.extend(self.node(*id).block_ids());
         }
     }
 
@@ -424,8 +375,8 @@ impl Tree {
         let first = node.start / BLOCK_TOKENS;
         let whole = &node.blocks[..common / BLOCK_TOKENS];
         for (offset, block) in whole.iter().enumerate() {
-            if table[first + offset] != *block {
-                adopted.push((first + offset, *block));
+            if table[first + offset] != block.id {
+                adopted.push((first + offset, block.id));
             }
         }
     }
@@ -438,8 +389,9 @@ impl Tree {
         }
         table.iter().for_each(|b| pool.cache(*b));
         let node = self.node_mut(at);
+        let held = hold(node.key_after(node.blocks.len()), ids, table);
         node.ids.extend_from_slice(ids);
-        node.blocks.extend_from_slice(table);
+        node.blocks.extend(held);
         self.stamp(at);
         at
     }
@@ -451,12 +403,14 @@ impl Tree {
         if parent.children.is_empty() && parent.parent.is_some() {
             self.leaves.remove(&(parent.tick, at));
         }
-        let start = self.node(at).end();
+        let parent = self.node(at);
+        let (start, before) = (parent.end(), parent.key_after(parent.blocks.len()));
         let id = self.add(Node {
             parent: Some(at),
+            before,
             start,
             ids: ids.to_vec(),
-            blocks: table.to_vec(),
+            blocks: hold(before, ids, table),
             children: Vec::new(),
             marks: Vec::new(),
             tick,
@@ -472,10 +426,16 @@ impl Tree {
     fn extend_partial(&mut self, pool: &mut Pool, child: NodeId, rest: &[u32], table: &[BlockId]) {
         let node = self.node_mut(child);
         let from = node.blocks.len() - 1;
-        let old = std::mem::replace(&mut node.blocks[from], table[from]);
+        let old = node.blocks[from].id;
+        node.blocks.truncate(from);
+        let held = hold(
+            node.key_after(from),
+            &rest[from * BLOCK_TOKENS..],
+            &table[from..],
+        );
+        node.blocks.extend(held);
         node.ids.clear();
         node.ids.extend_from_slice(rest);
-        node.blocks.extend_from_slice(&table[from + 1..]);
         if old != table[from] {
             pool.uncache(old);
             pool.cache(table[from]);
@@ -488,7 +448,8 @@ impl Tree {
     fn split(&mut self, child: NodeId, tokens: usize) -> NodeId {
         let node = self.node_mut(child);
         let parent = node.parent.expect("a root has no ids to split");
-        let (start, tick) = (node.start, node.tick);
+        let (start, tick, before) = (node.start, node.tick, node.before);
+        let upper_end = node.key_after(tokens / BLOCK_TOKENS);
         let lower_ids = node.ids.split_off(tokens);
         let lower_blocks = node.blocks.split_off(tokens / BLOCK_TOKENS);
         let boundary = start + tokens;
@@ -497,9 +458,11 @@ impl Tree {
         let ids = std::mem::replace(&mut node.ids, lower_ids);
         let blocks = std::mem::replace(&mut node.blocks, lower_blocks);
         node.start = boundary;
+        node.before = upper_end;
         node.marks = lower_marks;
         let upper = self.add(Node {
             parent: Some(parent),
+            before,
             start,
             ids,
             blocks,
@@ -557,7 +520,7 @@ impl Tree {
         gone.iter().for_each(|m| {
             self.index.remove(&m.key);
         });
-        pool.uncache(block);
+        pool.uncache(block.id);
         if empty {
             self.remove_leaf(id);
         }

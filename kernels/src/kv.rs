@@ -193,25 +193,16 @@ impl KvArena {
         assert!((from as usize) < self.blocks && (to as usize) < self.blocks);
         let all = self.bytes.as_mut_slice();
         all.copy_within(from as usize * n..(from as usize + 1) * n, to as usize * n);
-        if tokens == BLOCK_TOKENS {
-            return;
-        }
-        let width = shape.ty.bytes();
-        let half = shape.kv_heads * shape.head_bytes();
-        let layers = self.block_bytes_mut(to).chunks_exact_mut(2 * half);
-        for layer in layers {
-            let (k, v) = layer.split_at_mut(half);
-            for head in k.chunks_exact_mut(shape.head_bytes()) {
-                let (numbers, scales) = head.split_at_mut(shape.number_bytes());
-                clear_lines(numbers, width, tokens);
-                clear_lines(scales, SCALE_BYTES, tokens);
-            }
-            for head in v.chunks_exact_mut(shape.head_bytes()) {
-                let (numbers, scales) = head.split_at_mut(shape.number_bytes());
-                numbers[tokens * shape.head_dim * width..].fill(0);
-                clear_lines(scales, SCALE_BYTES, tokens);
-            }
-        }
+        clear_behind(&shape, self.block_bytes_mut(to), tokens);
+    }
+
+    /// A copy of the first `tokens` positions of block `b`, for another tier; the other positions are
+    /// zero.
+    pub fn block_prefix(&self, b: u32, tokens: usize) -> Vec<u8> {
+        assert!(tokens <= BLOCK_TOKENS);
+        let mut bytes = self.block_bytes_ref(b).to_vec();
+        clear_behind(&self.shape, &mut bytes, tokens);
+        bytes
     }
 
     pub(crate) fn k_at(
@@ -253,6 +244,28 @@ impl KvArena {
                 let scale = half(line + position % BLOCK_TOKENS * SCALE_BYTES);
                 scale * f32::from(block[at].cast_signed())
             }
+        }
+    }
+}
+
+/// Zeroes what belongs to positions from `tokens` on in a block.
+fn clear_behind(shape: &KvShape, block: &mut [u8], tokens: usize) {
+    if tokens == BLOCK_TOKENS {
+        return;
+    }
+    let width = shape.ty.bytes();
+    let half = shape.kv_heads * shape.head_bytes();
+    for layer in block.chunks_exact_mut(2 * half) {
+        let (k, v) = layer.split_at_mut(half);
+        for head in k.chunks_exact_mut(shape.head_bytes()) {
+            let (numbers, scales) = head.split_at_mut(shape.number_bytes());
+            clear_lines(numbers, width, tokens);
+            clear_lines(scales, SCALE_BYTES, tokens);
+        }
+        for head in v.chunks_exact_mut(shape.head_bytes()) {
+            let (numbers, scales) = head.split_at_mut(shape.number_bytes());
+            numbers[tokens * shape.head_dim * width..].fill(0);
+            clear_lines(scales, SCALE_BYTES, tokens);
         }
     }
 }

@@ -140,14 +140,31 @@ impl KvStore {
         Ok(())
     }
 
-    /// The bytes of a block, for another tier. Only a store of the same model identity can take
-    /// them: their order belongs to the executor.
-    pub fn read_block(&self, block: u32) -> Result<Vec<u8>> {
+    /// The bytes of the first `tokens` positions of a block, for another tier; what stands for the other
+    /// positions means nothing. Only a store of the same model identity can take them: their order
+    /// belongs to the executor.
+    pub fn read_block(&self, block: u32, tokens: usize) -> Result<Vec<u8>> {
         self.check_block(block)?;
         match self {
-            KvStore::Cpu(arena) => Ok(arena.block_bytes_ref(block).to_vec()),
+            KvStore::Cpu(arena) => Ok(arena.block_prefix(block, tokens)),
             KvStore::Tensor(tensors) => tensors.read_block(block),
         }
+    }
+
+    /// Lets `fill` put what [`KvStore::read_block`] gave into a block, without a copy where the block is
+    /// in memory. When it fails, what the block holds means nothing.
+    pub fn fill_block<E: From<Error>>(
+        &mut self,
+        block: u32,
+        fill: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
+    ) -> std::result::Result<(), E> {
+        self.check_block(block)?;
+        if let KvStore::Cpu(arena) = self {
+            return fill(arena.block_bytes_mut(block));
+        }
+        let mut bytes = vec![0; self.shape().block_bytes()];
+        fill(&mut bytes)?;
+        Ok(self.write_block(block, &bytes)?)
     }
 
     /// Fills a block with what [`KvStore::read_block`] gave.

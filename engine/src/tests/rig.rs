@@ -1,9 +1,11 @@
 //! Drives a [`Core`] by hand: one step at a time, on a clock that stands still.
 
 use super::fake::{FakeForward, FakeVocab, Log, VOCAB, reference_logits};
+use super::files::MemoryFiles;
 use crate::clock::Clock;
 use crate::context::EffectiveContext;
 use crate::core::{Core, Limits, Submission, TraceRow};
+use crate::disk::Disk;
 use crate::error::Result;
 use crate::keys::Salt;
 use crate::piece::{Layer, Piece};
@@ -96,6 +98,34 @@ impl Rig {
                 chunk_tokens: 64,
             },
         )
+    }
+
+    /// With a disk tier over `files`, of `bytes_max`.
+    pub fn with_disk(
+        context: usize,
+        blocks: usize,
+        files: &Arc<MemoryFiles>,
+        bytes_max: u64,
+    ) -> Self {
+        let mut rig = Self::new(context, blocks);
+        assert!(rig.try_disk(files, bytes_max), "the folder can be listed");
+        rig
+    }
+
+    /// False when the folder cannot be listed.
+    pub fn try_disk(&mut self, files: &Arc<MemoryFiles>, bytes_max: u64) -> bool {
+        let identity = *self.core.forward.identity_seed().as_bytes();
+        let block_bytes = self.core.forward.kv_shape().block_bytes() as u64;
+        let disk = Disk::at_once(files.clone(), bytes_max, identity, block_bytes);
+        disk.map(|disk| self.core.use_disk(disk)).is_ok()
+    }
+
+    /// Lets all that is to be written be written.
+    pub fn write_all(&mut self) {
+        while self.core.is_saving() == Some(true) {
+            self.core.write_behind();
+        }
+        self.core.write_behind();
     }
 
     pub fn with_limits(context: usize, blocks: usize, limits: Limits) -> Self {
@@ -260,7 +290,7 @@ pub fn assert_counts(outcome: &Outcome) {
     let (mut gone, mut shared, mut open) = (0, 0, 0);
     for between in &report.between {
         match between {
-            Between::Evicted { tokens } => gone += tokens,
+            Between::Evicted { tokens } | Between::Unreadable { tokens } => gone += tokens,
             Between::SharedPrefill { tokens } => shared += tokens,
             Between::Unfinished { tokens } => open += tokens,
             Between::Preempted { .. } => {}

@@ -1,4 +1,5 @@
-//! Seeded random runs of everything at once, against a model without a cache.
+//! Seeded random runs of everything at once, the disk and its faults included, against a model without a
+//! cache.
 //!
 //! After every step the blocks must add up and the tree's invariants hold (the engine audits itself
 //! in debug); every so often each resident position is compared with what a cold run puts there and
@@ -6,6 +7,7 @@
 //! `0..100000` runs many.
 
 use super::fake::{Fault, mix, read, reference_reply, reference_states};
+use super::files::MemoryFiles;
 use super::rig::{Ask, Handle, Rig, assert_counts, collect, prompt};
 use crate::core::Limits;
 use crate::error::Error;
@@ -14,6 +16,7 @@ use crate::prompt::Prompt;
 use crate::request::{Finish, Priority};
 use models::forward::KvStore;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// Seeds of a run that nobody asked to be longer.
@@ -34,13 +37,23 @@ impl Random {
 
 #[test]
 fn random_runs_agree_with_a_model_without_a_cache() {
-    for seed in seeds() {
-        let run = catch_unwind(AssertUnwindSafe(|| simulate(seed)));
-        if let Err(panic) = run {
-            eprintln!("the simulation failed with seed {seed}");
-            resume_unwind(panic);
+    let (mut answers, mut from_disk) = (0, 0);
+    let seeds = seeds();
+    let runs = seeds.clone().count();
+    for seed in seeds {
+        match catch_unwind(AssertUnwindSafe(|| simulate(seed))) {
+            Ok((checked, loaded)) => {
+                answers += checked;
+                from_disk += loaded;
+            }
+            Err(panic) => {
+                eprintln!("the simulation failed with seed {seed}");
+                resume_unwind(panic);
+            }
         }
     }
+    assert!(answers > 20 * runs, "only {answers} answers");
+    assert!(from_disk > 0, "nothing came from disk");
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -60,11 +73,15 @@ struct Simulation {
     texts: Vec<Vec<u32>>,
     live: Vec<(Handle, usize)>,
     timelines: Vec<u64>,
+    files: Arc<MemoryFiles>,
+    bytes_max: u64,
     checked: usize,
     reused: usize,
+    from_disk: u64,
 }
 
-fn simulate(seed: u64) {
+/// Returns how many answers were compared, and how many tokens came from disk.
+fn simulate(seed: u64) -> (usize, u64) {
     let mut random = Random(seed ^ 0x0b5e_55ed);
     let context = 160 + random.below(200);
     let blocks = context / 32 + 2 + random.below(30);
@@ -78,19 +95,28 @@ fn simulate(seed: u64) {
         texts: vec![super::rig::ids(seed, context)],
         live: Vec::new(),
         timelines: Vec::new(),
+        files: Arc::default(),
+        bytes_max: 0,
         checked: 0,
         reused: 0,
+        from_disk: 0,
     };
+    simulation.bytes_max = match simulation.random.below(4) {
+        0 => 1 << 16,
+        1 => 1 << 18,
+        _ => 1 << 30,
+    };
+    if simulation.random.one_in(2) {
+        let one_in = 2 + simulation.random.below(40) as u64;
+        simulation.files.fail(one_in, seed);
+    }
+    simulation.start_over();
     for _ in 0..STEPS {
         simulation.act(context);
     }
     simulation.settle();
-    assert!(
-        simulation.checked > 20,
-        "only {} answers",
-        simulation.checked
-    );
     assert!(simulation.reused > 0, "the cache never hit");
+    (simulation.checked, simulation.from_disk)
 }
 
 impl Simulation {
@@ -106,6 +132,10 @@ impl Simulation {
             13 => self.timeline(context),
             14 => self.rig.clock.advance_ms(self.random.below(8000) as u64),
             15 if self.random.one_in(4) => drop(self.rig.core.clear_cache()),
+            18 => self.files.pass_seconds(self.random.below(100) as u64),
+            19 if self.random.one_in(8) => self.spoil_a_file(),
+            20 if self.random.one_in(20) => self.restart(),
+            21..24 => self.rig.core.write_behind(),
             16 if self.random.one_in(3) => self.break_a_step(),
             17 => {
                 check_resident(&self.rig);
@@ -117,6 +147,54 @@ impl Simulation {
         }
         self.rig.core.audit().expect("the blocks add up");
         self.collect_finished();
+    }
+
+    /// Stops at once, as a crash does, or in good order.
+    fn restart(&mut self) {
+        if self.random.one_in(2) {
+            self.rig.write_all();
+        }
+        self.rig.core.shut_down(&Error::Stopped);
+        for (handle, _) in std::mem::take(&mut self.live) {
+            drop(self.rig.rows.lock().expect("unpoisoned").drain(..));
+            let outcome = collect(handle);
+            assert!(matches!(outcome.reason, Finish::Error(Error::Stopped)));
+        }
+        self.collect_finished();
+        self.timelines.clear();
+        self.rig.core.clear_cache();
+        self.start_over();
+    }
+
+    /// Opens the disk anew. A folder that cannot be listed is none.
+    fn start_over(&mut self) {
+        self.from_disk += self.loaded();
+        for _ in 0..100 {
+            if self.rig.try_disk(&self.files, self.bytes_max) {
+                return;
+            }
+        }
+    }
+
+    fn loaded(&self) -> u64 {
+        let disk = self.rig.core.stats().disk;
+        disk.map_or(0, |d| d.tokens_loaded)
+    }
+
+    fn spoil_a_file(&mut self) {
+        let names = self.files.names();
+        if names.is_empty() {
+            return;
+        }
+        let name = &names[self.random.below(names.len())];
+        let (cut, at) = (self.random.one_in(2), self.random.below(1 << 20));
+        self.files.change(name, |bytes| {
+            let at = at % bytes.len().max(1);
+            match cut {
+                true => bytes.truncate(at),
+                false => bytes.iter_mut().skip(at).take(1).for_each(|b| *b ^= 1),
+            }
+        });
     }
 
     fn salt(&mut self) -> Salt {
@@ -295,8 +373,11 @@ impl Simulation {
         self.rig.clock.advance_ms(1 << 30);
         self.rig.core.expire();
         check_resident(&self.rig);
+        self.rig.write_all();
         let counts = self.rig.core.stats().blocks;
         assert_eq!(counts.leased, 0);
+        self.from_disk += self.loaded();
+        assert!(self.files.bytes() <= self.bytes_max || self.files.fails());
         self.rig.core.clear_cache();
         assert_eq!(self.rig.core.stats().blocks.free, counts.total);
         let stats = self.rig.core.stats();

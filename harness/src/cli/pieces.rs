@@ -46,6 +46,9 @@ pub fn between(report: &Report) -> Vec<String> {
         Between::Evicted { tokens } => {
             format!("{tokens} planned tokens were evicted before the call")
         }
+        Between::Unreadable { tokens } => {
+            format!("{tokens} planned tokens could not be read from disk and were computed")
+        }
         Between::SharedPrefill { tokens } => {
             format!("{tokens} tokens were computed by another call meanwhile")
         }

@@ -285,7 +285,7 @@ fn copied_and_stored_blocks_are_as_good_as_computed_ones() {
         // goes through its bytes into another store.
         let (shared, partial) = (model.blocks[0], model.blocks[1]);
         let fork = [model.blocks[10], model.blocks[11], model.blocks[12]];
-        let bytes = model.kv.read_block(shared).unwrap();
+        let bytes = model.kv.read_block(shared, kernels::BLOCK_TOKENS).unwrap();
         assert_eq!(bytes.len(), model.kv.shape().block_bytes());
         model.kv.write_block(fork[0], &bytes).unwrap();
         model.kv.copy_block(partial, fork[1], 8).unwrap();

@@ -1,0 +1,512 @@
+//! The disk tier: blocks that outlive the process.
+//!
+//! `format` (one file) · `folder` (files, as a seam) · `index` (what is there) · `writer` (behind decode)
+//! · `save` (what is still to be copied). This file ties them together for one model and keeps the
+//! budgets.
+//!
+//! Invariants: a block is given out only after its sum was found right under the key it was asked for
+//! by; a file that is short, old, foreign or corrupt is left out with a reason, and the answer is
+//! computed. Trouble with the disk costs time, never an answer.
+
+mod folder;
+mod format;
+mod index;
+mod save;
+mod survey;
+mod writer;
+
+pub use folder::{Entry, Files, Folder, Name};
+pub use format::{About, AboutPiece, Unfit};
+pub use index::Found;
+pub use save::Save;
+pub use survey::{KeptFile, remove, survey};
+
+use crate::keys::BlockKey;
+use crate::limits::{
+    DISK_FLIGHT_BYTES_MAX, DISK_LOOK_AGAIN_MS, DISK_NOTE_SECONDS, DISK_WRITE_BURST_BYTES,
+    DISK_WRITE_BYTES_A_SECOND,
+};
+use format::{FIXED_BYTES, Header};
+use index::Index;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use writer::{Job, Outcome, Run, Writer};
+
+/// Where blocks are kept on disk, and how much of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    pub folder: PathBuf,
+    /// Bytes of all files in the folder, of all models.
+    pub bytes_max: u64,
+    /// What people call the model.
+    pub model: String,
+}
+
+/// The disk tier as it is now; counts are since the start of the engine.
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+pub struct DiskStats {
+    /// Files and bytes of this model.
+    pub files: usize,
+    pub bytes: u64,
+    /// Bytes of the files of other models.
+    pub bytes_of_others: u64,
+    pub bytes_max: u64,
+    pub tokens_loaded: u64,
+    pub bytes_loaded: u64,
+    pub bytes_written: u64,
+    /// Bytes that were not written, for want of room or because of the write budget.
+    pub bytes_skipped: u64,
+    pub files_removed: u64,
+    /// Files that were left out because something was wrong with them.
+    pub files_unfit: u64,
+    /// Why nothing is written any more.
+    pub read_only: Option<String>,
+}
+
+pub struct Disk {
+    files: Arc<dyn Files>,
+    writer: Writer,
+    index: Index,
+    /// Files of other models, and those of this one that do not fit.
+    others: HashMap<Name, Entry>,
+    identity: [u8; 32],
+    model: String,
+    block_bytes: u64,
+    flight: Flight,
+    allowance: Allowance,
+    looked: Duration,
+    /// Files that the index has lost.
+    gone: u64,
+    stats: DiskStats,
+}
+
+/// What the writer has not finished.
+#[derive(Default)]
+struct Flight {
+    bytes: u64,
+    keys: HashSet<BlockKey>,
+    /// What each run follows.
+    parents: Vec<BlockKey>,
+}
+
+/// Blocks of one sequence that are to be written as one file.
+pub struct NewRun {
+    pub parent: BlockKey,
+    pub ids: Vec<u32>,
+    pub keys: Vec<BlockKey>,
+    pub blocks: Vec<Vec<u8>>,
+    pub pieces: Vec<AboutPiece>,
+}
+
+impl Disk {
+    /// Opens the folder, makes it if need be, and reads the header of every file of this model.
+    ///
+    /// # Errors
+    /// A folder that cannot be made or read.
+    pub fn open(options: &DiskOptions, identity: [u8; 32], block_bytes: u64) -> io::Result<Disk> {
+        let files: Arc<dyn Files> = Arc::new(Folder::open(&options.folder)?);
+        let writer = Writer::start(files.clone())?;
+        Self::with(files, writer, options, identity, block_bytes)
+    }
+
+    #[cfg(test)]
+    pub fn at_once(
+        files: Arc<dyn Files>,
+        bytes_max: u64,
+        identity: [u8; 32],
+        block_bytes: u64,
+    ) -> io::Result<Disk> {
+        let options = DiskOptions {
+            folder: PathBuf::new(),
+            bytes_max,
+            model: "fake".into(),
+        };
+        let writer = Writer::at_once(files.clone());
+        Self::with(files, writer, &options, identity, block_bytes)
+    }
+
+    fn with(
+        files: Arc<dyn Files>,
+        writer: Writer,
+        options: &DiskOptions,
+        identity: [u8; 32],
+        block_bytes: u64,
+    ) -> io::Result<Disk> {
+        let mut disk = Disk {
+            files,
+            writer,
+            index: Index::default(),
+            others: HashMap::new(),
+            identity,
+            model: options.model.clone(),
+            block_bytes,
+            flight: Flight::default(),
+            allowance: Allowance::default(),
+            looked: Duration::ZERO,
+            gone: 0,
+            stats: DiskStats {
+                bytes_max: options.bytes_max,
+                ..DiskStats::default()
+            },
+        };
+        disk.read_folder()?;
+        Ok(disk)
+    }
+
+    pub fn stats(&self) -> DiskStats {
+        DiskStats {
+            files: self.index.len(),
+            bytes: self.index.bytes(),
+            bytes_of_others: self.others.values().map(|e| e.bytes).sum(),
+            ..self.stats.clone()
+        }
+    }
+
+    /// Files that are not counted on any more, for whatever reason.
+    pub fn given_up(&self) -> u64 {
+        self.gone
+    }
+
+    /// The blocks that go on from `key` with `ids`.
+    pub fn follow(&self, key: BlockKey, ids: &[u32]) -> Vec<Found> {
+        self.index.follow(key, ids)
+    }
+
+    /// Looks for files that other processes have made or removed, but not too often. Whether it did.
+    pub fn look_again(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.looked) < Duration::from_millis(DISK_LOOK_AGAIN_MS) {
+            return false;
+        }
+        self.looked = now;
+        if let Err(error) = self.read_folder() {
+            tracing::debug!(%error, "the folder of the KV cache cannot be listed");
+        }
+        true
+    }
+
+    /// A call counts on these blocks.
+    pub fn used(&mut self, found: &[Found]) {
+        let now = self.files.now();
+        for (i, block) in found.iter().enumerate() {
+            let name = &block.slot.file;
+            if i > 0 && found[i - 1].slot.file == *name {
+                continue;
+            }
+            let Some(stored) = self.index.get_mut(name) else {
+                continue;
+            };
+            stored.used = now;
+            stored.header.hits += 1;
+            if now.saturating_sub(stored.noted) >= DISK_NOTE_SECONDS
+                && self.stats.read_only.is_none()
+            {
+                stored.noted = now;
+                let (name, hits) = (name.clone(), stored.header.hits);
+                self.writer.give(Job::Note { name, hits });
+            }
+        }
+    }
+
+    /// Fills `to` with a block. What is wrong with it is told once; its file is not asked again.
+    pub fn load(&mut self, found: &Found, to: &mut [u8]) -> Result<(), Unfit> {
+        let read = self.read_block(found, to);
+        match &read {
+            Ok(()) => {
+                self.stats.tokens_loaded += found.tokens as u64;
+                self.stats.bytes_loaded += to.len() as u64;
+            }
+            Err(reason) => self.leave_out(&found.slot.file, reason),
+        }
+        read
+    }
+
+    fn read_block(&self, found: &Found, to: &mut [u8]) -> Result<(), Unfit> {
+        let block = found.slot.block;
+        let gone = || Unfit::Io("it has gone".into());
+        let stored = self.index.get(&found.slot.file).ok_or_else(gone)?;
+        let header = &stored.header;
+        let offset = header.data_offset + block as u64 * header.block_bytes;
+        let read = self.files.read(&found.slot.file, offset, to);
+        read.map_err(|e| Unfit::Io(e.to_string()))?;
+        match block_sum_is(&stored.keys[block], to, header.sums[block]) {
+            true => Ok(()),
+            false => Err(Unfit::Block(block)),
+        }
+    }
+
+    fn leave_out(&mut self, name: &Name, reason: &Unfit) {
+        self.forget(name);
+        self.stats.files_unfit += 1;
+        match reason {
+            // Another process needed the room, or the person cleared the cache.
+            Unfit::Io(_) => tracing::debug!(file = %name, %reason, "a file of KV blocks was lost"),
+            _ => {
+                tracing::warn!(file = %name, %reason, "a file of KV blocks is removed");
+                self.remove(name);
+            }
+        }
+    }
+
+    /// Whether a copy for the disk is worth making now.
+    pub fn takes_more(&self) -> bool {
+        self.stats.read_only.is_none() && self.flight.bytes < DISK_FLIGHT_BYTES_MAX
+    }
+
+    /// Nothing will be written any more, whatever comes.
+    pub fn is_read_only(&self) -> bool {
+        self.stats.read_only.is_some()
+    }
+
+    /// Whether the block that follows `parent` with these ids, and is called `key`, is on disk or on its
+    /// way there. Its file is as good as used.
+    pub fn has(&mut self, parent: &BlockKey, ids: &[u32], key: &BlockKey) -> bool {
+        if self.flight.keys.contains(key) {
+            return true;
+        }
+        let found = self.index.after(parent, ids);
+        let Some(found) = found.filter(|f| f.tokens == ids.len()) else {
+            return false;
+        };
+        if let Some(stored) = self.index.get_mut(&found.slot.file) {
+            stored.used = self.files.now();
+        }
+        true
+    }
+
+    /// Gives a run to the writer, if the budgets allow it. `now` is the engine's clock.
+    pub fn write(&mut self, run: NewRun, now: Duration) {
+        let Some(last) = run.keys.last() else { return };
+        let name = format!(
+            "{}/{}-{}.kv",
+            self.folder_name(),
+            &run.parent.hex()[..16],
+            &last.hex()[..16]
+        );
+        let about = About {
+            model: self.model.clone(),
+            created: self.files.now(),
+            pieces: run.pieces,
+        };
+        let sums = vec![0; run.keys.len()];
+        let header = Header::new(
+            self.identity,
+            run.parent,
+            run.ids,
+            sums,
+            self.block_bytes,
+            about,
+        );
+        let bytes = header.file_bytes();
+        if !self.allowance.take(bytes, now) || !self.make_room(bytes, &run.parent, now) {
+            self.stats.bytes_skipped += bytes;
+            return;
+        }
+        self.flight.bytes += bytes;
+        self.flight.keys.extend(&run.keys);
+        self.flight.parents.push(run.parent);
+        self.writer.give(Job::Write(Run {
+            name: name.into(),
+            header,
+            keys: run.keys,
+            blocks: run.blocks,
+        }));
+    }
+
+    /// Takes in what the writer has done; with `wait`, after waiting that long for something.
+    pub fn settle(&mut self, wait: Option<Duration>) {
+        for outcome in self.writer.outcomes(wait) {
+            self.settle_one(outcome);
+        }
+    }
+
+    pub fn is_writing(&self) -> bool {
+        self.flight.bytes > 0
+    }
+
+    fn settle_one(&mut self, outcome: Outcome) {
+        let header = outcome.header;
+        self.flight.bytes -= header.file_bytes();
+        let mut parents = self.flight.parents.iter();
+        if let Some(at) = parents.position(|p| *p == header.parent) {
+            self.flight.parents.swap_remove(at);
+        }
+        for key in &outcome.keys {
+            self.flight.keys.remove(key);
+        }
+        match outcome.written {
+            Ok(()) => {
+                self.stats.bytes_written += header.file_bytes();
+                let useless = self.index.insert(outcome.name, header, self.files.now());
+                useless.iter().for_each(|name| self.remove(name));
+            }
+            Err(error) if self.stats.read_only.is_none() => {
+                tracing::warn!(%error, "the KV cache is kept in memory only from now on");
+                self.stats.read_only = Some(error.to_string());
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Makes room for `bytes` by removing what was used longest ago. False when there is not enough that
+    /// may go.
+    fn make_room(&mut self, bytes: u64, parent: &BlockKey, now: Duration) -> bool {
+        let most = self.stats.bytes_max;
+        if bytes > most {
+            return false;
+        }
+        if self.bytes() + bytes > most {
+            self.look_again(now);
+        }
+        while self.bytes() + bytes > most {
+            let kept = |key: &BlockKey| key == parent || self.flight.parents.contains(key);
+            let own = self.index.victim(kept);
+            let other = self.others.values().min_by_key(|e| (e.used, &e.name));
+            let name = match (own, other) {
+                (Some((name, used)), Some(other)) if used < other.used => name.clone(),
+                (_, Some(other)) => other.name.clone(),
+                (Some((name, _)), None) => name.clone(),
+                (None, None) => return false,
+            };
+            self.remove(&name);
+        }
+        true
+    }
+
+    /// Bytes in the folder, and on their way there.
+    fn bytes(&self) -> u64 {
+        let others: u64 = self.others.values().map(|e| e.bytes).sum();
+        self.index.bytes() + others + self.flight.bytes
+    }
+
+    fn remove(&mut self, name: &Name) {
+        self.forget(name);
+        self.others.remove(name);
+        self.stats.files_removed += 1;
+        self.writer.give(Job::Remove(name.clone()));
+    }
+
+    fn forget(&mut self, name: &Name) {
+        self.gone += u64::from(self.index.remove(name));
+    }
+
+    fn folder_name(&self) -> String {
+        BlockKey::from_bytes(self.identity).hex()[..32].to_owned()
+    }
+
+    fn read_folder(&mut self) -> io::Result<()> {
+        let entries = self.files.list()?;
+        let prefix = format!("{}/", self.folder_name());
+        let there: HashSet<&Name> = entries.iter().map(|e| &e.name).collect();
+        let gone: Vec<Name> = self
+            .index
+            .names()
+            .filter(|name| !there.contains(name))
+            .cloned()
+            .collect();
+        gone.iter().for_each(|name| self.forget(name));
+        self.others.retain(|name, _| there.contains(name));
+        for entry in entries {
+            if self.index.get(&entry.name).is_some() || self.others.contains_key(&entry.name) {
+                continue;
+            }
+            if !entry.name.starts_with(&prefix) {
+                self.others.insert(entry.name.clone(), entry);
+                continue;
+            }
+            match read_header(&*self.files, &entry).and_then(|h| self.fits(h)) {
+                Ok(header) => {
+                    // What a tail of another process has too much is removed by that process.
+                    self.index.insert(entry.name, header, entry.used);
+                }
+                Err(reason) => {
+                    tracing::warn!(file = %entry.name, %reason, "a file of KV blocks is left out");
+                    self.stats.files_unfit += 1;
+                    // It goes first when room is needed.
+                    let entry = Entry { used: 0, ..entry };
+                    self.others.insert(entry.name.clone(), entry);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn fits(&self, header: Header) -> Result<Header, Unfit> {
+        match (header.identity, header.block_bytes) == (self.identity, self.block_bytes) {
+            true => Ok(header),
+            false => Err(Unfit::OtherModel),
+        }
+    }
+}
+
+/// Reads and checks what a file says of itself.
+fn read_header(files: &dyn Files, entry: &Entry) -> Result<Header, Unfit> {
+    let io = |e: io::Error| Unfit::Io(e.to_string());
+    if entry.bytes < FIXED_BYTES as u64 {
+        return Err(Unfit::Foreign);
+    }
+    let mut fixed = [0; FIXED_BYTES];
+    files.read(&entry.name, 0, &mut fixed).map_err(io)?;
+    let len = format::header_len(&fixed)?;
+    if entry.bytes < len as u64 {
+        return Err(Unfit::Length {
+            need: len as u64,
+            have: entry.bytes,
+        });
+    }
+    let mut bytes = vec![0; len];
+    files.read(&entry.name, 0, &mut bytes).map_err(io)?;
+    format::decode(&bytes, entry.bytes)
+}
+
+fn block_sum_is(key: &BlockKey, bytes: &[u8], sum: u128) -> bool {
+    format::block_sum(key, bytes) == sum
+}
+
+/// Bytes that may be written: a store that fills again with time.
+struct Allowance {
+    bytes: u64,
+    filled: Duration,
+}
+
+impl Default for Allowance {
+    fn default() -> Self {
+        Allowance {
+            bytes: DISK_WRITE_BURST_BYTES,
+            filled: Duration::ZERO,
+        }
+    }
+}
+
+impl Allowance {
+    fn take(&mut self, bytes: u64, now: Duration) -> bool {
+        let seconds = now.saturating_sub(self.filled).as_secs();
+        if seconds > 0 {
+            let more = seconds.saturating_mul(DISK_WRITE_BYTES_A_SECOND);
+            self.bytes = self.bytes.saturating_add(more).min(DISK_WRITE_BURST_BYTES);
+            self.filled = now;
+        }
+        let enough = self.bytes >= bytes;
+        if enough {
+            self.bytes -= bytes;
+        }
+        enough
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_write_allowance_is_spent_and_comes_back() {
+        let mut allowance = Allowance::default();
+        assert!(allowance.take(DISK_WRITE_BURST_BYTES, Duration::ZERO));
+        assert!(!allowance.take(1, Duration::from_millis(500)));
+        assert!(allowance.take(DISK_WRITE_BYTES_A_SECOND, Duration::from_secs(1)));
+        assert!(!allowance.take(1, Duration::from_secs(1)));
+        assert!(!allowance.take(DISK_WRITE_BURST_BYTES + 1, Duration::from_secs(1 << 40)));
+    }
+}
