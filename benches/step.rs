@@ -177,7 +177,7 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
         model: loaded.forward,
         passes: Arc::clone(&passes),
     });
-    let model = start(loaded, "script".into(), &options)
+    let model = start(loaded, "script".into(), None, &options)
         .expect("it starts")
         .model;
 

@@ -6,7 +6,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use harness::load::{ModelOptions, load_file};
+use harness::load::{ModelFile, ModelOptions, load_file};
 use harness::server::{Listen, Service, serve};
 use harness::store::StderrProgress;
 use models::tiny::{TinySpec, tiny_model};
@@ -35,7 +35,13 @@ impl Server {
         .expect("a tiny model");
         let options = ModelOptions::new("tiny");
         let progress = StderrProgress::new(false);
-        let loaded = load_file(&path, "tiny".into(), &options, None, &progress).expect("it loads");
+        let file = ModelFile {
+            path: &path,
+            name: "tiny".into(),
+            digest_cache: None,
+            disk: None,
+        };
+        let loaded = load_file(file, &options, &progress).expect("it loads");
         let engine = loaded.model.engine.clone();
         let service = Service::new(
             loaded.model,

@@ -72,6 +72,7 @@ pub(crate) struct Shared {
     vocab: Arc<dyn TokenBytes>,
     grammars: Arc<GrammarVocabulary>,
     context: EffectiveContext,
+    disk_bytes_max: Option<u64>,
     model_vocab: usize,
     cost: Option<PassCost>,
     load: Arc<AtomicUsize>,
@@ -126,16 +127,15 @@ impl Engine {
         let load_max = QUEUE_MAX + limits.sequences_max;
         let identity = *forward.identity_seed().as_bytes();
         let mut core = Core::new(forward, context.clone(), config.clock, limits, config.trace)?;
-        if let Some(options) = &config.disk {
-            match Disk::open(options, identity, model.block_bytes) {
-                Ok(disk) => core.use_disk(disk),
-                Err(error) => tracing::warn!(
-                    %error,
-                    folder = %options.folder.display(),
-                    "the KV cache is kept in memory only"
-                ),
-            }
-        }
+        let disk = config.disk.and_then(|options| {
+            let opened = Disk::open(&options, identity, model.block_bytes);
+            let disk = opened.inspect_err(|error| {
+                let folder = options.folder.display();
+                tracing::warn!(%error, %folder, "the KV cache is kept in memory only");
+            });
+            core.use_disk(disk.ok()?);
+            Some(options.bytes_max)
+        });
         let (commands, inbox) = channel();
         let thread = std::thread::Builder::new()
             .name("ostler-engine".into())
@@ -148,6 +148,7 @@ impl Engine {
                 grammars: Arc::new(GrammarVocabulary::new(vocab.clone())),
                 vocab,
                 context,
+                disk_bytes_max: disk,
                 model_vocab,
                 cost,
                 load: Arc::default(),
@@ -189,6 +190,11 @@ impl Engine {
     /// Tokens that a sequence may hold, and why.
     pub fn context(&self) -> &EffectiveContext {
         &self.shared.context
+    }
+
+    /// Bytes that KV blocks may take on disk, where they are kept there.
+    pub fn disk_bytes_max(&self) -> Option<u64> {
+        self.shared.disk_bytes_max
     }
 
     /// What one pass of the model costs, where that is known.

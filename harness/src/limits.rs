@@ -35,6 +35,14 @@ const _: () = assert!(CONNECT_MS_MAX < STALL_MS_MAX);
 /// A prompt on standard input: 64 MiB is some 16 million tokens.
 pub const STDIN_BYTES_MAX: u64 = 64 << 20;
 
+/// Bytes of keys and values that are kept on disk when nobody says otherwise: some hundred thousand tokens of
+/// a small model. And the share of the free space that they never exceed, in percent.
+pub const KV_DISK_BYTES: u64 = 16 << 30;
+pub const KV_DISK_SHARE_PERCENT: u64 = 25;
+
+/// Pieces of a model that `ostler cache` lists one by one; a long conversation has hundreds.
+pub const CACHE_PIECES_SHOWN: usize = 12;
+
 /// A model of at least this size shows how far loading is; a smaller one is there before a bar could be read.
 pub const LOADING_SHOWN_BYTES: u64 = 512 << 20;
 

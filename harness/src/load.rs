@@ -1,10 +1,10 @@
 //! From a model's name to a model that is ready: found or fetched, loaded, its engine started. Every
 //! command, the agent and the server load models here and nowhere else.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use engine::{ContextOptions, Engine, EngineConfig};
+use engine::{ContextOptions, DiskOptions, Engine, EngineConfig};
 use models::config::Config;
 use models::device::Device;
 use models::dialect::ToolDialect;
@@ -15,7 +15,7 @@ use models::tokenizer::Tokenizer;
 use crate::chat::{ChatFormat, ChatModel};
 use crate::env::Env;
 use crate::error::Result;
-use crate::limits::LOADING_SHOWN_BYTES;
+use crate::limits::{KV_DISK_BYTES, KV_DISK_SHARE_PERCENT, LOADING_SHOWN_BYTES};
 use crate::store::{Progress, Store};
 
 pub use models::KvType;
@@ -31,6 +31,18 @@ pub struct ModelOptions {
     pub context_tokens: Option<usize>,
     /// Memory for keys and values, for all sequences and the cache. `None`: a share of what is free.
     pub kv_room: Option<KvRoom>,
+    pub kv_disk: KvDisk,
+}
+
+/// Whether keys and values outlive the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KvDisk {
+    /// In memory only.
+    Off,
+    /// In the cache's folder, at most so many bytes; `None`: a share of what is free.
+    Shared { bytes_max: Option<u64> },
+    /// In a folder of its own.
+    Folder { path: PathBuf, bytes_max: u64 },
 }
 
 /// Memory for keys and values.
@@ -49,6 +61,7 @@ impl ModelOptions {
             kv_type: KvType::F16,
             context_tokens: None,
             kv_room: None,
+            kv_disk: KvDisk::Off,
         }
     }
 }
@@ -67,18 +80,69 @@ pub struct Loaded {
 pub fn load(env: &Env, options: &ModelOptions, progress: Arc<dyn Progress>) -> Result<Loaded> {
     let found = Store::open(env, Arc::clone(&progress))?.resolve(&options.model)?;
     let digests = env.cache_dir()?.join("digests.json");
-    load_file(&found.path, found.name, options, Some(&digests), &*progress)
+    let disk = disk_options(env, options, &found.name)?;
+    let from = ModelFile {
+        path: &found.path,
+        name: found.name,
+        digest_cache: Some(&digests),
+        disk,
+    };
+    load_file(from, options, &*progress)
 }
 
-/// Loads the file at `path`; `name` is what figures and APIs call it. `digest_cache` remembers the weights'
-/// digests, so that they are computed once.
+/// Where keys and values are kept on disk.
+pub fn disk_folder(env: &Env) -> Result<PathBuf> {
+    Ok(env.cache_dir()?.join("kv"))
+}
+
+fn disk_options(env: &Env, options: &ModelOptions, name: &str) -> Result<Option<DiskOptions>> {
+    let (folder, bytes_max) = match &options.kv_disk {
+        KvDisk::Off => return Ok(None),
+        KvDisk::Folder { path, bytes_max } => (path.clone(), *bytes_max),
+        KvDisk::Shared { bytes_max } => {
+            let folder = disk_folder(env)?;
+            let bytes_max = bytes_max.unwrap_or_else(|| disk_share(&folder));
+            (folder, bytes_max)
+        }
+    };
+    Ok(Some(DiskOptions {
+        folder,
+        bytes_max,
+        model: name.to_owned(),
+    }))
+}
+
+/// A share of what the file system has free, what is kept already counted as free.
+fn disk_share(folder: &Path) -> u64 {
+    let there = folder.ancestors().find(|path| path.exists());
+    let free = there.and_then(|path| rustix::fs::statvfs(path).ok());
+    let free = free.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
+    let free = free.saturating_add(engine::disk::bytes_in(folder));
+    KV_DISK_BYTES.min(free / 100 * KV_DISK_SHARE_PERCENT)
+}
+
+/// A model's file, and what goes with it.
+pub struct ModelFile<'a> {
+    pub path: &'a Path,
+    /// What figures and APIs call it.
+    pub name: String,
+    /// Remembers the weights' digests, so that they are computed once.
+    pub digest_cache: Option<&'a Path>,
+    pub disk: Option<DiskOptions>,
+}
+
+/// Loads a file and starts the engine.
 pub fn load_file(
-    path: &Path,
-    name: String,
+    file: ModelFile<'_>,
     options: &ModelOptions,
-    digest_cache: Option<&Path>,
     progress: &dyn Progress,
 ) -> Result<Loaded> {
+    let ModelFile {
+        path,
+        name,
+        digest_cache,
+        disk,
+    } = file;
     let loading = LoadOptions {
         device: options.device,
         kv_type: options.kv_type,
@@ -96,11 +160,16 @@ pub fn load_file(
         Loading::Opened { .. } | Loading::Weights { .. } | Loading::Ready => {}
     });
     progress.end();
-    start(loaded?, name, options)
+    start(loaded?, name, disk, options)
 }
 
 /// Starts the engine of a model whose weights are loaded.
-pub fn start(loaded: LoadedModel, name: String, options: &ModelOptions) -> Result<Loaded> {
+pub fn start(
+    loaded: LoadedModel,
+    name: String,
+    disk: Option<DiskOptions>,
+    options: &ModelOptions,
+) -> Result<Loaded> {
     let mut warnings = loaded.warnings;
     warnings.extend(loaded.tokenizer.warnings().iter().cloned());
     let tokenizer = Arc::new(loaded.tokenizer);
@@ -120,6 +189,7 @@ pub fn start(loaded: LoadedModel, name: String, options: &ModelOptions) -> Resul
     };
     let engine = EngineConfig {
         context,
+        disk,
         ..EngineConfig::default()
     };
     let engine = Engine::start(loaded.forward, tokenizer.clone(), engine)?;

@@ -19,7 +19,7 @@ pub use folder::{Entry, Files, Folder, Name};
 pub use format::{About, AboutPiece, Unfit};
 pub use index::Found;
 pub use save::Save;
-pub use survey::{KeptFile, remove, survey};
+pub use survey::{KeptFile, bytes_in, remove, survey};
 
 use crate::keys::BlockKey;
 use crate::limits::{
@@ -307,12 +307,12 @@ impl Disk {
         self.flight.bytes += bytes;
         self.flight.keys.extend(&run.keys);
         self.flight.parents.push(run.parent);
-        self.writer.give(Job::Write(Run {
+        self.writer.give(Job::Write(Box::new(Run {
             name: name.into(),
             header,
             keys: run.keys,
             blocks: run.blocks,
-        }));
+        })));
     }
 
     /// Takes in what the writer has done; with `wait`, after waiting that long for something.

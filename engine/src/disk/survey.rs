@@ -34,6 +34,12 @@ pub fn survey(folder: &Path) -> io::Result<Vec<KeptFile>> {
     Ok(entries.into_iter().map(|e| kept_file(&folder, e)).collect())
 }
 
+/// Bytes of all files in `folder`; 0 when it cannot be listed.
+pub fn bytes_in(folder: &Path) -> u64 {
+    let entries = Folder::existing(folder).list();
+    entries.map_or(0, |all| all.iter().map(|e| e.bytes).sum())
+}
+
 /// Removes files that [`survey`] named. Those that have gone already are no error.
 pub fn remove<'a>(folder: &Path, names: impl Iterator<Item = &'a str>) -> io::Result<()> {
     let folder = Folder::existing(folder);

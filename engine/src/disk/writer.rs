@@ -26,7 +26,7 @@ pub struct Run {
 
 #[derive(Debug)]
 pub enum Job {
-    Write(Run),
+    Write(Box<Run>),
     Remove(Name),
     Note { name: Name, hits: u64 },
 }
@@ -121,13 +121,13 @@ fn carry_out(files: &dyn Files, job: Job, done: &Sender<Outcome>) {
     }
 }
 
-fn write(files: &dyn Files, run: Run) -> Outcome {
+fn write(files: &dyn Files, run: Box<Run>) -> Outcome {
     let Run {
         name,
         mut header,
         keys,
         blocks,
-    } = run;
+    } = *run;
     let named = keys.iter().zip(&blocks);
     header.sums = named.map(|(key, bytes)| block_sum(key, bytes)).collect();
     let parts: Vec<Vec<u8>> = [header.encode()].into_iter().chain(blocks).collect();

@@ -8,6 +8,7 @@ Models: a name from `ostler list --all`, a path to a .gguf file, or a hub model:
 
 Files: fetched models lie in $OSTLER_HOME/models, else $XDG_CACHE_HOME/ostler/models,
   else ~/.cache/ostler/models; hub models in the hub's own cache, $HF_HOME/hub.
+  Keys and values that outlive the program lie beside the models, in kv.
   HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE are honoured. Sessions of the agent and the history of the
   chat lie in $OSTLER_HOME, else $XDG_DATA_HOME/ostler, else ~/.local/share/ostler.
 
@@ -51,6 +52,8 @@ pub enum Command {
     Agent(AgentArgs),
     /// Serve an OpenAI-compatible API on loopback, until Ctrl-C.
     Serve(ServeArgs),
+    /// Keys and values that are kept on disk: what is there, and how to be rid of it.
+    Cache(CacheArgs),
     /// Measure.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -92,6 +95,10 @@ pub struct ModelArgs {
     /// How keys and values are stored.
     #[arg(long, value_name = "TYPE", value_enum, default_value_t = KvTypeArg::F16)]
     pub kv_type: KvTypeArg,
+    /// Room on disk for keys and values that outlive the program, for all models together, e.g. 4GiB; `off`
+    /// for none. Without it: 16 GiB, at most a quarter of what is free. See `ostler cache`.
+    #[arg(long, value_name = "SIZE", value_parser = super::size::parse_or_off)]
+    pub kv_disk: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -190,6 +197,41 @@ pub struct ChatArgs {
     /// Show the pieces of each prompt: tokens, fingerprint, reused or computed, and where reuse ended.
     #[arg(short, long)]
     pub verbose: bool,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct CacheArgs {
+    #[command(subcommand)]
+    pub command: Option<CacheCommand>,
+    #[command(flatten)]
+    pub show: CacheShowArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct CacheShowArgs {
+    #[command(flatten)]
+    pub filter: CacheFilter,
+    /// One JSON object a file.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// Remove what is kept: all of it, or what the options name. What a running program has in memory stays.
+    Clear(CacheFilter),
+}
+
+/// Which files.
+#[derive(Debug, Args)]
+pub struct CacheFilter {
+    /// Only of this model, as `ostler cache` names it.
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// Only what was not used for so long: 90s, 30m, 12h, 7d.
+    #[arg(long, value_name = "TIME", value_parser = super::size::parse_time)]
+    pub older_than: Option<u64>,
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use super::output::Out;
 use crate::chat::ChatModel;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::load::KvRoom;
+use crate::load::{KvDisk, KvRoom};
 
 /// Tokens that are appended, inserted or deleted.
 const APPEND_TOKENS: usize = 32;
@@ -25,6 +25,8 @@ const PROMPTS_RESIDENT: usize = 6;
 pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
     let length = args.prompt_tokens as usize;
     let mut options = loading::options(&args.model)?;
+    // What an earlier run left on disk would be measured along.
+    options.kv_disk = KvDisk::Off;
     let longest = length + APPEND_TOKENS.max(SHIFT_TOKENS) + 1;
     options
         .kv_room

@@ -21,7 +21,7 @@ use crate::chat::ChatModel;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::limits::{BENCH_DECODE_TOKENS, BENCH_PREFILL_TOKENS};
-use crate::load::KvRoom;
+use crate::load::{KvDisk, KvRoom};
 
 /// Tokens that a prompt needs beside its depth to be new.
 const FRESH_TOKENS: usize = 1;
@@ -31,6 +31,8 @@ const WORDS_MIN: usize = 256;
 pub fn run(env: &Env, args: &BenchSpeedArgs, out: &mut Out) -> Result<Exit> {
     let work = work(args);
     let mut options = loading::options(&args.model)?;
+    // What an earlier run left on disk would be measured along.
+    options.kv_disk = KvDisk::Off;
     let deepest = args.depth.iter().copied().max().unwrap_or(0);
     let longest = work.iter().map(|w| w.tokens).max().unwrap_or(0) + FRESH_TOKENS;
     // What earlier rounds leave behind may be evicted.

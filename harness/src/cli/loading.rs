@@ -6,7 +6,7 @@ use super::args::{KvTypeArg, ModelArgs};
 use super::output::note;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::load::{self, KvRoom, KvType, Loaded, ModelOptions};
+use crate::load::{self, KvDisk, KvRoom, KvType, Loaded, ModelOptions};
 use crate::store::StderrProgress;
 
 pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
@@ -29,6 +29,10 @@ pub fn options(args: &ModelArgs) -> Result<ModelOptions> {
         },
         context_tokens: args.context.map(|tokens| tokens as usize),
         kv_room: args.kv_memory.map(KvRoom::Bytes),
+        kv_disk: match args.kv_disk {
+            Some(0) => KvDisk::Off,
+            bytes_max => KvDisk::Shared { bytes_max },
+        },
     })
 }
 
@@ -46,8 +50,12 @@ pub fn load(env: &Env, options: &ModelOptions, verbose: bool) -> Result<Loaded> 
         note("note: the model has no chat template; ChatML is used, which it may not know");
     }
     let context = loaded.model.engine.context();
+    let kept = match loaded.model.engine.disk_bytes_max() {
+        Some(bytes) => format!(", {} MiB more on disk", bytes >> 20),
+        None => String::new(),
+    };
     note(&format!(
-        "{} on {}: context {} tokens ({}), {} MiB for keys and values",
+        "{} on {}: context {} tokens ({}), {} MiB for keys and values{kept}",
         loaded.model.name,
         options.device,
         context.tokens,

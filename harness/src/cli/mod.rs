@@ -9,6 +9,7 @@ mod bench_against;
 mod bench_cache;
 mod bench_call;
 mod bench_speed;
+mod cache;
 mod chat;
 mod figures;
 mod interrupt;
@@ -111,6 +112,7 @@ fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
         Some(Command::Rm(args)) => models::rm(env, &args, &mut out),
         Some(Command::Agent(args)) => agent::run(env, &args, &mut out),
         Some(Command::Serve(args)) => serve::run(env, &args, &mut out),
+        Some(Command::Cache(args)) => cache::run(env, &args, &mut out),
         Some(Command::Bench(BenchCommand::Cache(args))) => bench_cache::run(env, &args, &mut out),
         Some(Command::Bench(BenchCommand::Speed(args))) => bench_speed::run(env, &args, &mut out),
     }

@@ -139,7 +139,7 @@ fn file_name(found: &Found) -> String {
 }
 
 /// Rows as lines, each column as wide as its widest cell.
-fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
+pub fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
     let width = |column: usize| {
         rows.iter()
             .map(|row| row[column].chars().count())

@@ -1,4 +1,4 @@
-//! Sizes as people write them.
+//! Sizes and times as people write them.
 
 /// `512MiB`, `2GiB`, `1.5G`, `4096`: bytes. K, M, G and T count in 1024s, as KiB does; KB in 1000s.
 pub fn parse(text: &str) -> Result<u64, String> {
@@ -33,9 +33,64 @@ pub fn parse(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// As [`parse`]; `off` and `0` are none.
+pub fn parse_or_off(text: &str) -> Result<u64, String> {
+    match text.trim() {
+        "off" | "0" => Ok(0),
+        size => parse(size).map_err(|error| format!("{error}, or off")),
+    }
+}
+
+/// `90s`, `30m`, `12h`, `7d`: seconds.
+pub fn parse_time(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let factor = match &text[number.len()..] {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => {
+            return Err(format!(
+                "'{text}' is no time; write for example 30m, 12h or 7d"
+            ));
+        }
+    };
+    let number: u64 = number
+        .trim()
+        .parse()
+        .map_err(|_| format!("'{text}' is no time; write for example 30m, 12h or 7d"))?;
+    number
+        .checked_mul(factor)
+        .ok_or_else(|| format!("'{text}' is out of range"))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::{parse, parse_or_off, parse_time};
+
+    #[test]
+    fn none_and_times() {
+        assert_eq!(parse_or_off("off"), Ok(0));
+        assert_eq!(parse_or_off("0"), Ok(0));
+        assert_eq!(parse_or_off("1k"), Ok(1024));
+        assert!(parse_or_off("on").unwrap_err().contains("off"));
+        let cases = [
+            ("90s", Some(90)),
+            ("30m", Some(1800)),
+            ("12 h", Some(43_200)),
+            ("7d", Some(604_800)),
+            ("7", None),
+            ("d", None),
+            ("7w", None),
+            ("-1d", None),
+            ("1.5h", None),
+            ("99999999999999999d", None),
+        ];
+        for (text, expect) in cases {
+            assert_eq!(parse_time(text).ok(), expect, "{text}");
+        }
+    }
 
     #[test]
     fn sizes() {

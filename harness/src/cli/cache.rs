@@ -1,0 +1,240 @@
+//! `ostler cache`: the keys and values that are kept on disk, by model and by piece.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::Layer;
+use engine::disk::{self, KeptFile};
+use indicatif::HumanDuration;
+
+use super::Exit;
+use super::args::{CacheArgs, CacheCommand, CacheFilter, CacheShowArgs};
+use super::models::columns;
+use super::output::{Out, note};
+use crate::clock;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::limits::CACHE_PIECES_SHOWN;
+use crate::load::disk_folder;
+use crate::store::{bytes, nearest};
+
+pub fn run(env: &Env, args: &CacheArgs, out: &mut Out) -> Result<Exit> {
+    match &args.command {
+        None => show(env, &args.show, out),
+        Some(CacheCommand::Clear(filter)) => clear(env, filter, out),
+    }
+}
+
+fn show(env: &Env, args: &CacheShowArgs, out: &mut Out) -> Result<Exit> {
+    let files = kept(env, &args.filter)?;
+    if args.json {
+        out.line(&serde_json::to_string_pretty(&files).expect("plain JSON"))?;
+        return Ok(Exit::Done);
+    }
+    if files.is_empty() {
+        let folder = disk_folder(env)?;
+        note(&format!("nothing is kept in {}", folder.display()));
+        return Ok(Exit::Done);
+    }
+    let now = clock::now_s();
+    let headings = ["MODEL", "FILES", "TOKENS", "SIZE", "USED", "HITS"];
+    let mut rows = vec![headings.map(str::to_owned)];
+    for (model, files) in by_model(&files) {
+        let all = Sum::of(&files);
+        rows.push(all.row(model.unwrap_or(UNFIT), now));
+        let mut pieces: Vec<_> = by_piece(&files).into_iter().collect();
+        // The largest first; of the small ones there may be hundreds.
+        pieces.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
+        let rest = pieces.split_off(pieces.len().min(CACHE_PIECES_SHOWN));
+        for ((layer, name), sum) in pieces {
+            rows.push(sum.row(&format!("  {}: {name}", layer.name()), now));
+        }
+        if !rest.is_empty() {
+            let sums = rest.iter().map(|(_, sum)| sum);
+            let rest_sum = sums.fold(Sum::default(), |all, sum| all.plus(sum));
+            rows.push(rest_sum.row(&format!("  {} smaller pieces", rest.len()), now));
+        }
+    }
+    for line in columns(&rows) {
+        out.line(&line)?;
+    }
+    let folder = disk_folder(env)?;
+    note(&format!("in {}", folder.display()));
+    Ok(Exit::Done)
+}
+
+fn clear(env: &Env, filter: &CacheFilter, out: &mut Out) -> Result<Exit> {
+    let files = kept(env, filter)?;
+    let folder = disk_folder(env)?;
+    let names = files.iter().map(|file| file.name.as_str());
+    disk::remove(&folder, names).map_err(|error| {
+        Error::device(format!(
+            "cannot remove what is kept in {}: {error}",
+            folder.display()
+        ))
+    })?;
+    let size: u64 = files.iter().map(|file| file.bytes).sum();
+    out.line(&format!("removed {} files ({})", files.len(), bytes(size)))?;
+    Ok(Exit::Done)
+}
+
+/// The files that `filter` names.
+fn kept(env: &Env, filter: &CacheFilter) -> Result<Vec<KeptFile>> {
+    let folder = disk_folder(env)?;
+    let mut files = disk::survey(&folder)
+        .map_err(|error| Error::device(format!("cannot list {}: {error}", folder.display())))?;
+    if let Some(wanted) = &filter.model {
+        let known: Vec<&str> = by_model(&files).into_keys().flatten().collect();
+        if !known.contains(&wanted.as_str()) {
+            return Err(no_such_model(wanted, &known));
+        }
+        files.retain(|file| file.model.as_ref() == Some(wanted));
+    }
+    if let Some(seconds) = filter.older_than {
+        let now = clock::now_s();
+        files.retain(|file| file.used.saturating_add(seconds) <= now);
+    }
+    Ok(files)
+}
+
+fn no_such_model(wanted: &str, known: &[&str]) -> Error {
+    let near = nearest(wanted, known.iter().copied());
+    let hint = match (near.first(), known) {
+        (Some(near), _) => format!("did you mean {near}?"),
+        (None, []) => "nothing is kept at all".to_owned(),
+        (None, known) => format!("have {}", known.join(", ")),
+    };
+    Error::caller(format!("nothing is kept of a model {wanted}; {hint}"))
+}
+
+/// What files are called whose header cannot be read.
+const UNFIT: &str = "(of no use)";
+
+fn by_model(files: &[KeptFile]) -> BTreeMap<Option<&str>, Vec<&KeptFile>> {
+    let mut models: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for file in files {
+        models.entry(file.model.as_deref()).or_default().push(file);
+    }
+    models
+}
+
+fn by_piece<'a>(files: &[&'a KeptFile]) -> BTreeMap<(Layer, &'a str), Sum> {
+    let mut pieces: BTreeMap<_, Sum> = BTreeMap::new();
+    for file in files {
+        let tokens: usize = file.pieces.iter().map(|piece| piece.tokens).sum();
+        for piece in &file.pieces {
+            let part = Sum {
+                files: 1,
+                tokens: piece.tokens,
+                bytes: file.bytes * piece.tokens as u64 / tokens.max(1) as u64,
+                used: file.used,
+                hits: file.hits,
+            };
+            let sum = pieces
+                .entry((piece.layer, piece.name.as_str()))
+                .or_default();
+            *sum = sum.plus(&part);
+        }
+    }
+    pieces
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Sum {
+    files: usize,
+    tokens: usize,
+    bytes: u64,
+    /// The last time: seconds since 1970.
+    used: u64,
+    /// Of the file that has most: a call that uses several files counts in each.
+    hits: u64,
+}
+
+impl Sum {
+    fn of(files: &[&KeptFile]) -> Sum {
+        let sums = files.iter().map(|file| Sum {
+            files: 1,
+            tokens: file.tokens,
+            bytes: file.bytes,
+            used: file.used,
+            hits: file.hits,
+        });
+        sums.fold(Sum::default(), |all, sum| all.plus(&sum))
+    }
+
+    fn plus(self, other: &Sum) -> Sum {
+        Sum {
+            files: self.files + other.files,
+            tokens: self.tokens + other.tokens,
+            bytes: self.bytes + other.bytes,
+            used: self.used.max(other.used),
+            hits: self.hits.max(other.hits),
+        }
+    }
+
+    fn row(&self, name: &str, now: u64) -> [String; 6] {
+        let ago = Duration::from_secs(now.saturating_sub(self.used));
+        [
+            name.to_owned(),
+            self.files.to_string(),
+            self.tokens.to_string(),
+            bytes(self.bytes),
+            format!("{} ago", HumanDuration(ago)),
+            self.hits.to_string(),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::disk::AboutPiece;
+
+    fn file(model: Option<&str>, pieces: &[(&str, usize)]) -> KeptFile {
+        let piece = |(name, tokens): &(&str, usize)| AboutPiece {
+            name: (*name).to_owned(),
+            layer: Layer::History,
+            tokens: *tokens,
+        };
+        KeptFile {
+            name: "m/f.kv".into(),
+            model: model.map(str::to_owned),
+            bytes: 1000,
+            tokens: pieces.iter().map(|p| p.1).sum(),
+            pieces: pieces.iter().map(piece).collect(),
+            created: 5,
+            used: 7,
+            hits: 2,
+            unfit: None,
+        }
+    }
+
+    #[test]
+    fn a_files_bytes_are_shared_out_among_its_pieces() {
+        let files = [
+            file(Some("a"), &[("rules", 30), ("note", 10)]),
+            file(Some("a"), &[("note", 20)]),
+            file(None, &[]),
+        ];
+        let models = by_model(&files);
+        assert_eq!(models.len(), 2);
+        let a = &models[&Some("a")];
+        let pieces = by_piece(a);
+        assert_eq!(pieces[&(Layer::History, "rules")].bytes, 750);
+        let note = pieces[&(Layer::History, "note")];
+        assert_eq!((note.bytes, note.tokens, note.files), (1250, 30, 2));
+        assert_eq!(Sum::of(a).bytes, 2000);
+        assert_eq!(Sum::of(a).row("a", 67)[4], "1 minute ago");
+    }
+
+    #[test]
+    fn an_unknown_model_is_named_with_what_is_there() {
+        let error = no_such_model("smolm2", &["smollm2", "qwen"]).to_string();
+        assert!(error.contains("did you mean smollm2"), "{error}");
+        assert!(
+            no_such_model("x", &[])
+                .to_string()
+                .contains("nothing is kept at all")
+        );
+    }
+}
