@@ -24,7 +24,8 @@ fn model() -> &'static Path {
 /// `ostler ARGS --model MODEL`.
 fn with_model(args: &[&str]) -> Command {
     let mut command = ostler(args);
-    command.arg("--model").arg(model());
+    // What an earlier test left on disk would count as cached.
+    command.args(["--kv-disk", "off", "--model"]).arg(model());
     command
 }
 
