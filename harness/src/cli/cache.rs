@@ -224,7 +224,7 @@ mod tests {
         let note = pieces[&(Layer::History, "note")];
         assert_eq!((note.bytes, note.tokens, note.files), (1250, 30, 2));
         assert_eq!(Sum::of(a).bytes, 2000);
-        assert_eq!(Sum::of(a).row("a", 67)[4], "1 minute ago");
+        assert_eq!(Sum::of(a).row("a", 127)[4], "2 minutes ago");
     }
 
     #[test]
