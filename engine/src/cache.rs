@@ -5,7 +5,9 @@
 use crate::disk::{Disk, Found, Save};
 use crate::error::{Error, Result};
 use crate::keys::{BlockKey, ChainKey, Salt};
-use crate::limits::{BLOCKS_MAX, DISK_CLOSE_MS, DISK_LOOK_TOKENS_MIN, DISK_SAVES_MAX};
+use crate::limits::{
+    BLOCKS_MAX, DISK_CATCH_UP_MS, DISK_CLOSE_MS, DISK_LOOK_TOKENS_MIN, DISK_SAVES_MAX,
+};
 use crate::plan::{Goal, Prefix};
 use crate::pool::{BlockId, Lease, Pool};
 use crate::prompt::Prompt;
@@ -207,8 +209,8 @@ impl Cache {
             .is_ok()
     }
 
-    /// Has the first `tokens` positions of a resident sequence written to disk, bit by bit, as far as
-    /// they are not there. A last block that is not full only if `tail`.
+    /// Has what is resident of `ids` written to disk, run by run, as far as it is not there. A last block
+    /// that is not full only if `tail`.
     pub fn save(&mut self, keyed: &Keyed, ids: &[u32], tail: bool) {
         if self.disk.as_ref().is_none_or(Disk::is_read_only) {
             return;
@@ -243,9 +245,9 @@ impl Cache {
         !self.saves.is_empty() && self.disk.as_ref().is_some_and(Disk::takes_more)
     }
 
-    /// Whether copies wait until the disk has caught up.
+    /// Whether something is still to be copied, but not before the disk has caught up.
     pub fn waits_for_disk(&self) -> bool {
-        !self.saves.is_empty()
+        !self.saves.is_empty() && !self.is_saving()
     }
 
     /// Copies one run of blocks for the disk and takes in what was written meanwhile.
@@ -279,10 +281,10 @@ impl Cache {
         let end = Instant::now() + Duration::from_millis(DISK_CLOSE_MS);
         while !self.saves.is_empty() && Instant::now() < end {
             self.write_behind(now);
-            if !self.is_saving()
+            if self.waits_for_disk()
                 && let Some(disk) = &mut self.disk
             {
-                disk.settle(Some(Duration::from_millis(100)));
+                disk.settle(Some(Duration::from_millis(DISK_CATCH_UP_MS)));
             }
         }
         while self.give_up_save() {}

@@ -178,10 +178,14 @@ impl Core {
         self.cache.write_behind(self.clock.now());
     }
 
-    /// Whether blocks wait to be copied for the disk: now, or (`false`) once it has caught up.
-    pub fn is_saving(&self) -> Option<bool> {
-        let waits = self.cache.waits_for_disk();
-        waits.then(|| self.cache.is_saving())
+    /// Whether there are blocks to copy for the disk now.
+    pub fn is_saving(&self) -> bool {
+        self.cache.is_saving()
+    }
+
+    /// Whether there are, once the disk has caught up.
+    pub fn waits_for_disk(&self) -> bool {
+        self.cache.waits_for_disk()
     }
 
     /// Whether a step would do anything.

@@ -14,7 +14,9 @@ use crate::disk::{Disk, DiskOptions};
 use crate::error::{Error, Result};
 use crate::grammar::{Constraint, GrammarVocabulary};
 use crate::keys::Salt;
-use crate::limits::{IDLE_TURNS_MAX, PREFILL_CHUNK_TOKENS, QUEUE_MAX, SEQUENCES_MAX};
+use crate::limits::{
+    DISK_CATCH_UP_MS, IDLE_TURNS_MAX, PREFILL_CHUNK_TOKENS, QUEUE_MAX, SEQUENCES_MAX,
+};
 use crate::prompt::Prompt;
 use crate::reply::Reply;
 use crate::report::{Plan, Report};
@@ -410,23 +412,22 @@ fn run(mut core: Core, inbox: Receiver<Command>) {
 
 struct Gone;
 
-/// How long an idle engine lets the disk catch up before it copies more.
-const DISK_CATCH_UP: Duration = Duration::from_millis(20);
-
 /// Waits for a command while there is nothing else to do. Between requests, blocks are copied for the
 /// disk.
 fn next_command(
     core: &Core,
     inbox: &Receiver<Command>,
 ) -> std::result::Result<Option<Command>, Gone> {
-    if !core.is_idle() || core.is_saving() == Some(true) {
+    if !core.is_idle() || core.is_saving() {
         return match inbox.try_recv() {
             Ok(command) => Ok(Some(command)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(Gone),
         };
     }
-    let catch_up = core.is_saving().map(|_| DISK_CATCH_UP);
+    let catch_up = core
+        .waits_for_disk()
+        .then_some(Duration::from_millis(DISK_CATCH_UP_MS));
     let deadline = core.next_deadline();
     match catch_up.into_iter().chain(deadline).min() {
         None => inbox.recv().map(Some).map_err(|_| Gone),

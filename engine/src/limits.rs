@@ -161,6 +161,9 @@ pub const DISK_SAVE_EARLY_TOKENS: usize = 512;
 /// How long the end of the engine waits for the disk. What is not written then is computed again some day.
 pub const DISK_CLOSE_MS: u64 = 5_000;
 
+/// How long the disk is let catch up before more is copied for it.
+pub const DISK_CATCH_UP_MS: u64 = 20;
+
 /// Between two looks at what other processes have written.
 pub const DISK_LOOK_AGAIN_MS: u64 = 1_000;
 

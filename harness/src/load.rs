@@ -117,8 +117,11 @@ fn disk_share(folder: &Path) -> u64 {
     let there = folder.ancestors().find(|path| path.exists());
     let free = there.and_then(|path| rustix::fs::statvfs(path).ok());
     let free = free.map_or(0, |fs| fs.f_bavail.saturating_mul(fs.f_frsize));
-    let free = free.saturating_add(engine::disk::bytes_in(folder));
-    KV_DISK_BYTES.min(free / 100 * KV_DISK_SHARE_PERCENT)
+    let share = |bytes: u64| KV_DISK_BYTES.min(bytes / 100 * KV_DISK_SHARE_PERCENT);
+    match share(free) {
+        KV_DISK_BYTES => KV_DISK_BYTES,
+        _ => share(free.saturating_add(engine::disk::bytes_in(folder))),
+    }
 }
 
 /// A model's file, and what goes with it.

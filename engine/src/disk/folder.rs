@@ -58,10 +58,7 @@ impl Folder {
     /// Makes the folder if need be, readable by its owner alone: what is in it was said to a model.
     pub fn open(path: &Path) -> io::Result<Folder> {
         private_folders().recursive(true).create(path)?;
-        let folder = Folder {
-            path: path.to_owned(),
-            written: AtomicU64::new(0),
-        };
+        let folder = Folder::existing(path);
         folder.sweep();
         Ok(folder)
     }
@@ -77,14 +74,14 @@ impl Folder {
     /// Removes what processes left that died while they wrote.
     fn sweep(&self) {
         let now = self.now();
-        let _ = self.each_file(UNFINISHED, |path, _, used| {
-            if used + DISK_UNFINISHED_SECONDS < now {
+        let _ = self.each_file(UNFINISHED, |path, file| {
+            if file.used + DISK_UNFINISHED_SECONDS < now {
                 let _ = fs::remove_file(path);
             }
         });
     }
 
-    fn each_file(&self, ending: &str, mut visit: impl FnMut(&Path, String, u64)) -> io::Result<()> {
+    fn each_file(&self, ending: &str, mut visit: impl FnMut(&Path, Entry)) -> io::Result<()> {
         for model in fs::read_dir(&self.path)? {
             let model = model?;
             // Neither a link to a folder nor a link to a file is what we made.
@@ -104,8 +101,12 @@ impl Folder {
                 }
                 // It may have gone since.
                 if let (Ok(about), Some(model)) = (file.metadata(), model.file_name().to_str()) {
-                    let used = about.modified().map_or(0, seconds);
-                    visit(&file.path(), format!("{model}/{name}"), used);
+                    let entry = Entry {
+                        name: format!("{model}/{name}").into(),
+                        bytes: about.len(),
+                        used: about.modified().map_or(0, seconds),
+                    };
+                    visit(&file.path(), entry);
                 }
             }
         }
@@ -141,15 +142,7 @@ impl Folder {
 impl Files for Folder {
     fn list(&self) -> io::Result<Vec<Entry>> {
         let mut entries = Vec::new();
-        self.each_file(ENDING, |path, name, used| {
-            if let Ok(about) = fs::symlink_metadata(path) {
-                entries.push(Entry {
-                    name: name.into(),
-                    bytes: about.len(),
-                    used,
-                });
-            }
-        })?;
+        self.each_file(ENDING, |_, entry| entries.push(entry))?;
         Ok(entries)
     }
 

@@ -231,18 +231,20 @@ impl Disk {
         let offset = header.data_offset + block as u64 * header.block_bytes;
         let read = self.files.read(&found.slot.file, offset, to);
         read.map_err(|e| Unfit::Io(e.to_string()))?;
-        match block_sum_is(&stored.keys[block], to, header.sums[block]) {
+        match format::block_sum(&stored.keys[block], to) == header.sums[block] {
             true => Ok(()),
             false => Err(Unfit::Block(block)),
         }
     }
 
     fn leave_out(&mut self, name: &Name, reason: &Unfit) {
-        self.forget(name);
         self.stats.files_unfit += 1;
         match reason {
             // Another process needed the room, or the person cleared the cache.
-            Unfit::Io(_) => tracing::debug!(file = %name, %reason, "a file of KV blocks was lost"),
+            Unfit::Io(_) => {
+                tracing::debug!(file = %name, %reason, "a file of KV blocks was lost");
+                self.forget(name);
+            }
             _ => {
                 tracing::warn!(file = %name, %reason, "a file of KV blocks is removed");
                 self.remove(name);
@@ -320,10 +322,6 @@ impl Disk {
         for outcome in self.writer.outcomes(wait) {
             self.settle_one(outcome);
         }
-    }
-
-    pub fn is_writing(&self) -> bool {
-        self.flight.bytes > 0
     }
 
     fn settle_one(&mut self, outcome: Outcome) {
@@ -459,10 +457,6 @@ fn read_header(files: &dyn Files, entry: &Entry) -> Result<Header, Unfit> {
     let mut bytes = vec![0; len];
     files.read(&entry.name, 0, &mut bytes).map_err(io)?;
     format::decode(&bytes, entry.bytes)
-}
-
-fn block_sum_is(key: &BlockKey, bytes: &[u8], sum: u128) -> bool {
-    format::block_sum(key, bytes) == sum
 }
 
 /// Bytes that may be written: a store that fills again with time.

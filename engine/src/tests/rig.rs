@@ -122,7 +122,7 @@ impl Rig {
 
     /// Lets all that is to be written be written.
     pub fn write_all(&mut self) {
-        while self.core.is_saving() == Some(true) {
+        while self.core.is_saving() {
             self.core.write_behind();
         }
         self.core.write_behind();

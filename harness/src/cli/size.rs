@@ -44,22 +44,16 @@ pub fn parse_or_off(text: &str) -> Result<u64, String> {
 /// `90s`, `30m`, `12h`, `7d`: seconds.
 pub fn parse_time(text: &str) -> Result<u64, String> {
     let text = text.trim();
+    let no_time = || format!("'{text}' is no time; write for example 30m, 12h or 7d");
     let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor = match &text[number.len()..] {
         "s" => 1,
         "m" => 60,
         "h" => 3_600,
         "d" => 86_400,
-        _ => {
-            return Err(format!(
-                "'{text}' is no time; write for example 30m, 12h or 7d"
-            ));
-        }
+        _ => return Err(no_time()),
     };
-    let number: u64 = number
-        .trim()
-        .parse()
-        .map_err(|_| format!("'{text}' is no time; write for example 30m, 12h or 7d"))?;
+    let number: u64 = number.trim().parse().map_err(|_| no_time())?;
     number
         .checked_mul(factor)
         .ok_or_else(|| format!("'{text}' is out of range"))
