@@ -11,7 +11,8 @@ use crate::limits::{
 use crate::plan::{Goal, Prefix};
 use crate::pool::{BlockId, Lease, Pool};
 use crate::prompt::Prompt;
-use crate::tree::{Mark, Match, Root, Tree};
+use crate::tree::{Mark, Match, New, Root, Tree};
+use crate::worth::Visit;
 use kernels::BLOCK_TOKENS;
 use models::forward::KvStore;
 use std::collections::VecDeque;
@@ -110,7 +111,11 @@ impl Cache {
         let mut position = 0;
         let mark = |(piece, key): (&crate::Piece, ChainKey)| {
             position += piece.len();
-            Mark { position, key }
+            Mark {
+                position,
+                key,
+                layer: piece.layer,
+            }
         };
         Keyed {
             marks: prompt.pieces.iter().zip(keys).map(mark).collect(),
@@ -150,8 +155,15 @@ impl Cache {
 
     /// Leases what was found so that a sequence can write behind it: whole blocks are shared, a
     /// partial last block is copied. `ids` are those that were looked up.
-    pub fn lease(&mut self, root: Root, ids: &[u32], found: &Match) -> Result<Lease> {
-        self.tree.touch(root, ids, found.tokens);
+    pub fn lease(
+        &mut self,
+        keyed: &Keyed,
+        ids: &[u32],
+        found: &Match,
+        visit: Visit,
+    ) -> Result<Lease> {
+        let (tokens, marks) = (found.tokens, &keyed.marks);
+        self.tree.touch(keyed.root, ids, tokens, marks, visit);
         let mut lease = self.pool.share(&found.blocks);
         let partial = found.tokens % BLOCK_TOKENS;
         if partial > 0 {
@@ -178,10 +190,16 @@ impl Cache {
     }
 
     /// Makes the first `ids.len()` positions of `lease` resident.
-    pub fn insert(&mut self, root: Root, ids: &[u32], marks: &[Mark], lease: &mut Lease) {
+    pub fn insert(&mut self, keyed: &Keyed, ids: &[u32], visit: Visit, lease: &mut Lease) {
         let blocks = ids.len().div_ceil(BLOCK_TOKENS);
         let table: Vec<BlockId> = (0..blocks).map(|i| lease.block(i)).collect();
-        let adopted = self.tree.insert(&mut self.pool, root, ids, &table, marks);
+        let new = New {
+            ids,
+            table: &table,
+            marks: &keyed.marks,
+            visit,
+        };
+        let adopted = self.tree.insert(&mut self.pool, keyed.root, new);
         for (index, block) in adopted {
             self.pool.swap(lease, index, block);
         }
@@ -299,6 +317,11 @@ impl Cache {
         true
     }
 
+    /// How much the tree has been used.
+    pub fn tick(&self) -> u64 {
+        self.tree.tick()
+    }
+
     /// Forgets what nobody holds; with `held`, all of it.
     pub fn clear(&mut self, held: bool) -> usize {
         let blocks = self.tree.clear(&mut self.pool, held);
@@ -306,22 +329,23 @@ impl Cache {
         blocks
     }
 
-    /// Gives up at least `blocks` of what nobody holds, least recently used first.
-    pub fn evict(&mut self, blocks: usize) -> usize {
-        let gone = (0..blocks).take_while(|_| self.tree.evict_one(&mut self.pool));
-        let gone = gone.count();
+    /// Gives up at most `blocks` of what nobody holds, what is worth least first. 0 when nothing can be given up.
+    fn evict(&mut self, blocks: usize) -> usize {
+        let disk = self.disk.as_ref();
+        let on_disk = |parent: &BlockKey, ids: &[u32]| disk.is_some_and(|d| d.holds(parent, ids));
+        let gone = self.tree.evict(&mut self.pool, blocks, on_disk);
         self.evicted += gone as u64;
         gone
     }
 
     fn make_free(&mut self, blocks: usize) -> Result<()> {
         while self.pool.free() < blocks {
-            if self.evict(1) == 0 && !self.give_up_save() {
+            let more = blocks - self.pool.free();
+            if self.evict(more) == 0 && !self.give_up_save() {
                 return Err(Error::PoolFull {
                     need: blocks,
                     have: self.pool.free(),
                     total: self.pool.total(),
-                    pinned: 0,
                 });
             }
         }

@@ -12,6 +12,7 @@ use crate::draft::Drafter;
 use crate::error::{Error, Result};
 use crate::keys::Salt;
 use crate::limits::{DISK_SAVE_EARLY_TOKENS, PLAN_PIN_MS};
+use crate::lines::Lines;
 use crate::pins::{Pin, Pins};
 use crate::plan::Goal;
 use crate::pool::Lease;
@@ -23,9 +24,9 @@ use crate::seen::Seen;
 use crate::sequence::{Load, Outlet, Sequence, Task};
 use crate::stats::Stats;
 use crate::tally::Tally;
-use crate::tree::Root;
+use crate::worth::{Rhythm, Visit};
 use models::forward::Forward;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,13 +61,6 @@ pub struct Submission {
     pub load: Load,
 }
 
-/// A prompt that a timeline holds.
-struct Line {
-    root: Root,
-    ids: Vec<u32>,
-    lease: Lease,
-}
-
 pub struct Core {
     pub(crate) forward: Box<dyn Forward>,
     pub(crate) cache: Cache,
@@ -82,7 +76,7 @@ pub struct Core {
     pub(crate) seen: Seen,
     pub(crate) rates: Rates,
     pub(crate) stats: Stats,
-    lines: HashMap<u64, Line>,
+    pub(crate) lines: Lines,
 }
 
 impl Core {
@@ -108,7 +102,7 @@ impl Core {
             seen: Seen::default(),
             rates: Rates::default(),
             stats: Stats::default(),
-            lines: HashMap::new(),
+            lines: Lines::default(),
         })
     }
 
@@ -153,8 +147,17 @@ impl Core {
             outlet.send(Event::Plan(plan.clone()));
         }
         self.stats.requests += 1;
+        let timeline = match &task {
+            Task::Sync { timeline, .. } => Some(*timeline),
+            Task::Reply { timeline, .. } => *timeline,
+        };
         let sequence = Sequence {
             id,
+            visit: Visit {
+                id,
+                rhythm: Rhythm::default(),
+                fork: timeline.is_some_and(|timeline| self.lines.is_fork(timeline)),
+            },
             ids: keyed.ids.clone(),
             keyed,
             lease: Lease::empty(),
@@ -213,32 +216,20 @@ impl Core {
 
     pub fn open_timeline(&mut self, id: u64, salt: &Salt) {
         let root = self.cache.key(Prompt::default(), salt).root;
-        let line = Line {
-            root,
-            ids: Vec::new(),
-            lease: Lease::empty(),
-        };
-        self.lines.insert(id, line);
+        self.lines.open(id, root);
     }
 
     /// A second timeline that holds the same blocks: O(blocks) in counts, no copy.
     pub fn fork_timeline(&mut self, id: u64, new: u64) {
-        let Some(line) = self.lines.get(&id) else {
-            return;
-        };
-        let blocks: Vec<_> = (0..line.lease.len()).map(|i| line.lease.block(i)).collect();
-        let fork = Line {
-            root: line.root,
-            ids: line.ids.clone(),
-            lease: self.cache.pool_mut().share(&blocks),
-        };
-        self.lines.insert(new, fork);
+        self.lines.fork(&mut self.cache, id, new);
+    }
+
+    pub fn hold_timeline(&mut self, id: u64, held: bool) {
+        self.lines.set_held(id, held);
     }
 
     pub fn close_timeline(&mut self, id: u64) {
-        if let Some(line) = self.lines.remove(&id) {
-            self.cache.release(line.lease);
-        }
+        self.lines.close(&mut self.cache, id);
     }
 
     /// Ends every request with `error` and gives back every lease.
@@ -248,9 +239,7 @@ impl Core {
             self.finish(sequence, Finish::Error(error.clone()));
         }
         self.pins.clear(&mut self.cache);
-        for (_, line) in std::mem::take(&mut self.lines) {
-            self.cache.release(line.lease);
-        }
+        self.lines.clear(&mut self.cache);
     }
 
     pub fn stats(&self) -> Stats {
@@ -262,6 +251,7 @@ impl Core {
             active: self.active.len(),
             waiting: self.waiting.len(),
             timelines: self.lines.len(),
+            timelines_given_up: self.lines.given_up(),
             plans_pinned: self.pins.holding(),
             evicted_blocks: self.cache.evicted(),
             disk: self.cache.disk().map(Disk::stats),
@@ -275,7 +265,7 @@ impl Core {
         let leases = sequences
             .map(|s| &s.lease)
             .chain(self.pins.leases())
-            .chain(self.lines.values().map(|l| &l.lease));
+            .chain(self.lines.leases());
         self.cache.audit(leases)
     }
 
@@ -322,19 +312,13 @@ impl Core {
     pub(crate) fn account_prompt(&mut self, index: usize) {
         let sequence = &self.active[index];
         let reused = sequence.tally.reused();
-        self.seen.record(&sequence.keyed);
+        self.seen.record(&sequence.keyed, self.cache.tick());
         self.stats.tokens_reused += reused as u64;
         let computed = sequence.prompt_tokens() - reused;
         self.stats.tokens_computed += computed as u64;
         if computed >= DISK_SAVE_EARLY_TOKENS {
             self.cache.save(&sequence.keyed, &sequence.keyed.ids, false);
         }
-    }
-
-    /// Blocks that timelines hold.
-    pub(crate) fn pinned_blocks(&self) -> usize {
-        let tables = self.lines.values().flat_map(|l| l.lease.table());
-        tables.collect::<HashSet<_>>().len()
     }
 
     /// A timeline holds its newest state: a prompt it was synced to, or a reply that continued it.
@@ -350,18 +334,9 @@ impl Core {
         if !ended || matches!(reason, Finish::Error(_)) {
             return;
         }
-        let Some(line) = self.lines.get_mut(&id) else {
-            return;
-        };
-        let ids = &sequence.ids[..sequence.filled];
-        if continues && !ids.starts_with(&line.ids) {
-            return;
-        }
-        let found = self.cache.lookup(line.root, ids, &sequence.keyed.marks);
-        let lease = self.cache.pin(&found);
-        line.ids = ids[..found.tokens].to_vec();
-        let old = std::mem::replace(&mut line.lease, lease);
-        self.cache.release(old);
+        let (ids, marks) = (&sequence.ids[..sequence.filled], &sequence.keyed.marks);
+        let cache = &mut self.cache;
+        self.lines.advance(cache, id, ids, marks, continues);
     }
 
     fn plan_and_pin(&mut self, keyed: &Keyed, goal: Goal, request: Option<u64>) -> Plan {
@@ -388,8 +363,8 @@ impl Core {
 pub(crate) fn make_resident(cache: &mut Cache, sequence: &mut Sequence) {
     if sequence.filled > sequence.inserted {
         let ids = &sequence.ids[..sequence.filled];
-        let (root, marks) = (sequence.keyed.root, &sequence.keyed.marks);
-        cache.insert(root, ids, marks, &mut sequence.lease);
+        let (keyed, visit) = (&sequence.keyed, sequence.visit);
+        cache.insert(keyed, ids, visit, &mut sequence.lease);
         sequence.inserted = sequence.filled;
     }
 }

@@ -97,6 +97,10 @@ pub(crate) enum Command {
         id: u64,
         new: u64,
     },
+    HoldTimeline {
+        id: u64,
+        held: bool,
+    },
     CloseTimeline {
         id: u64,
     },
@@ -186,7 +190,7 @@ impl Engine {
         };
         // A stopped engine says so when the timeline is used.
         let _ = self.shared.send(open);
-        Timeline::new(self.clone(), id, salt)
+        Timeline::new(self.clone(), id, salt, Vec::new())
     }
 
     /// Tokens that a sequence may hold, and why.
@@ -452,6 +456,7 @@ fn obey(core: &mut Core, command: Command) {
         Command::Submit(submission) => core.submit(*submission),
         Command::OpenTimeline { id, salt } => core.open_timeline(id, &salt),
         Command::ForkTimeline { id, new } => core.fork_timeline(id, new),
+        Command::HoldTimeline { id, held } => core.hold_timeline(id, held),
         Command::CloseTimeline { id } => core.close_timeline(id),
         Command::ClearCache { answer } => {
             let _ = answer.send(core.clear_cache());

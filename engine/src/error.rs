@@ -47,14 +47,12 @@ pub enum Error {
     #[error("{0}")]
     BadRequest(String),
     #[error(
-        "KV pool full: need {need} blocks, have {have} of {total} ({pinned} pinned by timelines); \
-         raise --kv-memory, lower --context, or drop timelines"
+        "KV pool full: need {need} blocks, have {have} of {total}; raise --kv-memory or lower --context"
     )]
     PoolFull {
         need: usize,
         have: usize,
         total: usize,
-        pinned: usize,
     },
     #[error("the queue is full: {have} requests wait, {have} may; try again later")]
     QueueFull { have: usize },

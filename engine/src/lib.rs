@@ -17,6 +17,7 @@ mod error;
 pub mod grammar;
 mod keys;
 pub mod limits;
+mod lines;
 mod loads;
 mod piece;
 mod pins;
@@ -38,6 +39,7 @@ mod tally;
 mod timeline;
 mod tree;
 mod vocab;
+mod worth;
 
 pub use clock::{Clock, SystemClock};
 pub use context::{ContextModel, ContextOptions, EffectiveContext};

@@ -154,7 +154,6 @@ impl Pool {
             need: 1,
             have,
             total: self.slots.len(),
-            pinned: 0,
         })?;
         let slot = &mut self.slots[block.0 as usize];
         debug_assert!(slot.live == 0 && !slot.cached, "{block:?} was not free");

@@ -6,11 +6,11 @@
 //! within a priority.
 //!
 //! When blocks run out all the same: the cache gives up what nobody holds, then plans give up what
-//! they hold, then the youngest sequence of the lowest priority goes back to the queue. It keeps
-//! what it has sampled, and its KV stays in the cache while there is room; what has to be computed
-//! again gives the same bits (law 1), so its reader notices nothing but the wait. The oldest
-//! sequence of the highest priority is never sent back, so there is always progress; if it is alone
-//! and still lacks blocks (timelines hold the rest), it ends with an error that says so.
+//! they hold, then timelines, then the youngest sequence of the lowest priority goes back to the
+//! queue. It keeps what it has sampled, and its KV stays in the cache while there is room; what has to
+//! be computed again gives the same bits (law 1), so its reader notices nothing but the wait. The
+//! oldest sequence of the highest priority is never sent back, so there is always progress: the pool
+//! holds one whole context, so alone it never lacks blocks.
 
 use crate::cache::Ask;
 use crate::core::{Core, make_resident};
@@ -66,7 +66,7 @@ impl Core {
                 self.waiting.push_front(sequence);
                 return;
             }
-            if self.cache.give_up_save() || self.pins.give_up_oldest(&mut self.cache) {
+            if self.cache.give_up_save() || self.give_up_pins() {
                 self.waiting.push_front(sequence);
                 continue;
             }
@@ -89,7 +89,11 @@ impl Core {
         if !self.has_room(&prefix, reserved_tokens) {
             return Some(sequence);
         }
-        let Ok(lease) = self.cache.lease(root, &sequence.ids, &prefix.found) else {
+        let rhythm = self.seen.rhythm(&sequence.keyed);
+        sequence.visit.rhythm = rhythm.used(self.cache.tick());
+        let (keyed, visit) = (&sequence.keyed, sequence.visit);
+        let lease = self.cache.lease(keyed, &sequence.ids, &prefix.found, visit);
+        let Ok(lease) = lease else {
             return Some(sequence);
         };
         self.pins.release(&mut self.cache, sequence.id);
@@ -166,7 +170,9 @@ impl Core {
             }
             let ask = self.ask_for(sequence);
             let prefix = self.cache.prefix(root, &sequence.ids, marks, ask);
-            let Ok(lease) = self.cache.lease(root, &sequence.ids, &prefix.found) else {
+            let (keyed, visit) = (&sequence.keyed, sequence.visit);
+            let lease = self.cache.lease(keyed, &sequence.ids, &prefix.found, visit);
+            let Ok(lease) = lease else {
                 continue;
             };
             let sequence = &mut self.active[index];
@@ -253,7 +259,7 @@ impl Core {
             if self.cache.grow(&mut sequence.lease, tokens).is_ok() {
                 return true;
             }
-            if self.pins.give_up_oldest(&mut self.cache) {
+            if self.give_up_pins() {
                 continue;
             }
             let youngest = (0..self.active.len()).max_by_key(|i| (self.active[*i].priority, *i));
@@ -265,6 +271,12 @@ impl Core {
             }
             self.send_back(victim);
         }
+    }
+
+    /// A plan lets go of what it counts on, or else a timeline of what it holds. False when none holds anything.
+    fn give_up_pins(&mut self) -> bool {
+        let cache = &mut self.cache;
+        self.pins.give_up_oldest(cache) || self.lines.give_up_one(cache)
     }
 
     /// Back to the head of the queue of its priority, without its blocks.
@@ -290,7 +302,6 @@ impl Core {
             need: need.0,
             have: counts.free + counts.cached,
             total: counts.total,
-            pinned: self.pinned_blocks(),
         }
     }
 }

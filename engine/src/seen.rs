@@ -1,12 +1,14 @@
-//! What was computed before, piece by piece: enough to say why a prefix broke.
+//! What was computed before, piece by piece: enough to say why a prefix broke, and how often a prompt comes
+//! back.
 //!
-//! It is a diagnosis only; nothing is reused because of it. Invariant: bounded. Two generations
+//! Nothing is reused because of it. Invariant: bounded. Two generations
 //! are kept; when the younger is full it becomes the older, and the older is forgotten.
 
 use crate::cache::Keyed;
 use crate::keys::{ChainKey, Fingerprint};
 use crate::limits::SEEN_PIECES_MAX;
 use crate::report::Why;
+use crate::worth::Rhythm;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
@@ -19,7 +21,8 @@ pub struct Seen {
 #[derive(Debug, Default)]
 struct Generation {
     namespaces: HashSet<ChainKey>,
-    ends: HashSet<ChainKey>,
+    /// Piece ends, and when they were used.
+    ends: HashMap<ChainKey, Rhythm>,
     /// (namespace, piece)
     pieces: HashSet<(ChainKey, Fingerprint)>,
     /// What stood behind this end under this name: its ids and its text.
@@ -27,16 +30,33 @@ struct Generation {
 }
 
 impl Seen {
-    /// Remembers a prompt whose KV has been computed to the end.
-    pub fn record(&mut self, keyed: &Keyed) {
+    /// When what `keyed` goes on from was used, as far back as the piece end that it shares with a prompt
+    /// before.
+    pub fn rhythm(&self, keyed: &Keyed) -> Rhythm {
+        let known = keyed.marks.iter().rev().find_map(|m| self.end(&m.key));
+        known.unwrap_or_default()
+    }
+
+    fn end(&self, key: &ChainKey) -> Option<Rhythm> {
+        let mut generations = [&self.young, &self.old].into_iter();
+        generations.find_map(|g| g.ends.get(key).copied())
+    }
+
+    /// Remembers a prompt whose KV has been computed to the end, at `tick` of the tree.
+    pub fn record(&mut self, keyed: &Keyed, tick: u64) {
         if self.young.ends.len() + keyed.marks.len() > SEEN_PIECES_MAX {
             self.old = std::mem::take(&mut self.young);
         }
+        let ends: Vec<_> = keyed
+            .marks
+            .iter()
+            .map(|m| (m.key, self.end(&m.key).unwrap_or_default().used(tick)))
+            .collect();
         let young = &mut self.young;
+        young.ends.extend(ends);
         young.namespaces.insert(keyed.root_key);
         let mut parent = keyed.root_key;
         for (piece, mark) in keyed.prompt.pieces.iter().zip(&keyed.marks) {
-            young.ends.insert(mark.key);
             young.pieces.insert((keyed.root_key, piece.fingerprint));
             let now = (piece.fingerprint, piece.text_hash);
             young.followers.insert((parent, piece.name.clone()), now);
@@ -60,7 +80,7 @@ impl Seen {
                 _ => Why::NewPiece,
             };
         }
-        if any(&|g| g.ends.contains(&keyed.marks[index].key)) {
+        if any(&|g| g.ends.contains_key(&keyed.marks[index].key)) {
             return Why::Evicted;
         }
         let place = (parent, piece.name.clone());

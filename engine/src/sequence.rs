@@ -13,6 +13,7 @@ use crate::reply::Reply;
 use crate::report::Report;
 use crate::request::{Event, Priority};
 use crate::tally::Tally;
+use crate::worth::Visit;
 use kernels::BLOCK_TOKENS;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,6 +36,8 @@ pub struct Sequence {
     pub priority: Priority,
     pub task: Task,
     pub tally: Tally,
+    /// What its use of the tree counts as.
+    pub visit: Visit,
     pub drafter: Drafter,
     pub _load: Load,
 }

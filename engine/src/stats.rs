@@ -15,6 +15,8 @@ pub struct Stats {
     pub active: usize,
     pub waiting: usize,
     pub timelines: usize,
+    /// How often one let go of its blocks because others needed them.
+    pub timelines_given_up: u64,
     pub plans_pinned: usize,
     /// Requests that reused at least one token.
     pub hits: u64,

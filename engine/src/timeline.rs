@@ -1,7 +1,9 @@
 //! A timeline: a conversation that the engine holds on to.
 //!
-//! Invariant: what a timeline was last synced to, or what a reply last made of it, is not evicted
-//! while the timeline lives. Dropping it leaves the KV in the cache, no longer held.
+//! Invariant: what a timeline was last synced to, or what a reply last made of it, stays in memory while the
+//! timeline lives, unless live requests need the room: then forks go before what they were forked from, and
+//! those that are held go last. What went is computed again when it is asked for, or read from disk. Dropping a
+//! timeline leaves the KV in the cache.
 
 use crate::engine::{Command, Engine};
 use crate::error::{Error, Result};
@@ -14,11 +16,31 @@ pub struct Timeline {
     engine: Engine,
     id: u64,
     salt: Salt,
+    /// From the first timeline to the one it was forked from.
+    ancestors: Vec<u64>,
 }
 
+/// While it lives, its timeline gives up its blocks last.
+pub struct Held<'t>(&'t Timeline);
+
 impl Timeline {
-    pub(crate) fn new(engine: Engine, id: u64, salt: Salt) -> Self {
-        Timeline { engine, id, salt }
+    pub(crate) fn new(engine: Engine, id: u64, salt: Salt, ancestors: Vec<u64>) -> Self {
+        Timeline {
+            engine,
+            id,
+            salt,
+            ancestors,
+        }
+    }
+
+    /// Tells the timelines of one engine apart.
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// What it was forked from, and that from, the first timeline first. Those may have been dropped.
+    pub fn ancestors(&self) -> &[u64] {
+        &self.ancestors
     }
 
     /// Computes what is missing of `prompt` and holds all of it in place of what was held before.
@@ -41,7 +63,22 @@ impl Timeline {
         let fork = Command::ForkTimeline { id: self.id, new };
         // A stopped engine says so when the fork is used.
         let _ = self.engine.shared().send(fork);
-        Timeline::new(self.engine.clone(), new, self.salt.clone())
+        let ancestors = [&self.ancestors[..], &[self.id]].concat();
+        Timeline::new(self.engine.clone(), new, self.salt.clone(), ancestors)
+    }
+
+    /// Says that the conversation will go on soon: its tool runs, or a person is asked. Ends when the guard
+    /// is dropped.
+    pub fn hold(&self) -> Held<'_> {
+        self.set_held(true);
+        Held(self)
+    }
+
+    /// As [`Self::hold`], until it is said to be over.
+    pub fn set_held(&self, held: bool) {
+        let hold = Command::HoldTimeline { id: self.id, held };
+        // A stopped engine says so when the timeline is used.
+        let _ = self.engine.shared().send(hold);
     }
 
     /// As [`Engine::plan`], in this timeline's namespace.
@@ -69,6 +106,12 @@ impl Timeline {
 
     pub fn engine(&self) -> &Engine {
         &self.engine
+    }
+}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.set_held(false);
     }
 }
 

@@ -8,24 +8,30 @@
 //!
 //! Invariants: only leaves end in a partial block; no child's first block is a prefix of its
 //! sibling's; a block that a lease holds is never evicted, and leases always hold whole paths from
-//! the root, so everything that is cached and not leased can be evicted, leaves first.
+//! the root, so everything that is cached and not leased can be evicted, leaves first: which leaf,
+//! `worth` says.
 //! After SGLang's RadixAttention; the block-aligned nodes are ours.
 
 mod audit;
+mod leaves;
 
 use crate::keys::{BlockKey, ChainKey};
+use crate::piece::Layer;
 use crate::pool::{BlockId, Pool};
+use crate::worth::{Class, Rhythm, Visit, worth};
 use kernels::BLOCK_TOKENS;
-use std::collections::{BTreeSet, HashMap};
+use leaves::{Leaves, Place};
+use std::collections::HashMap;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct NodeId(u32);
 
-/// The end of a piece: its position in the prompt and its chain key.
+/// The end of a piece: its position in the prompt, its chain key, and the layer of the piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mark {
     pub position: usize,
     pub key: ChainKey,
+    pub layer: Layer,
 }
 
 /// A block that the tree refers to, under the name it has in every tier.
@@ -33,6 +39,7 @@ pub struct Mark {
 struct Held {
     id: BlockId,
     key: BlockKey,
+    class: Class,
 }
 
 #[derive(Debug)]
@@ -48,8 +55,9 @@ struct Node {
     /// Sorted by ids.
     children: Vec<NodeId>,
     marks: Vec<Mark>,
-    /// When it was last used, in uses of the whole tree.
-    tick: u64,
+    rhythm: Rhythm,
+    /// The call that used it last.
+    visit: u64,
 }
 
 impl Node {
@@ -68,18 +76,55 @@ impl Node {
     fn block_ids(&self) -> impl Iterator<Item = BlockId> + '_ {
         self.blocks.iter().map(|held| held.id)
     }
+    fn is_leaf(&self) -> bool {
+        self.parent.is_some() && self.children.is_empty()
+    }
+    /// Where it stands among the leaves, as one or if it were one.
+    fn place(&self) -> Place {
+        let last = self.blocks.last();
+        Place {
+            class: last.map_or(Class::Fixed, |held| held.class),
+            rhythm: self.rhythm,
+        }
+    }
 }
 
-/// Names `table`, blocks of `ids` that follow `before`.
-fn hold(mut before: BlockKey, ids: &[u32], table: &[BlockId]) -> Vec<Held> {
-    let named = ids.chunks(BLOCK_TOKENS).zip(table).map(|(ids, id)| {
-        before = before.then(ids);
-        Held {
-            id: *id,
-            key: before,
-        }
-    });
-    named.collect()
+/// What is made resident: ids, their blocks, the piece ends among them, and by whose call.
+#[derive(Debug, Clone, Copy)]
+pub struct New<'a> {
+    pub ids: &'a [u32],
+    /// One per block that `ids` touches, all held by a live lease.
+    pub table: &'a [BlockId],
+    /// Those of the whole prompt, in order.
+    pub marks: &'a [Mark],
+    pub visit: Visit,
+}
+
+impl New<'_> {
+    /// The layer of the piece that holds `position`; `None` behind the prompt.
+    fn layer_at(&self, position: usize) -> Option<Layer> {
+        let piece = self.marks.partition_point(|m| m.position <= position);
+        self.marks.get(piece).map(|m| m.layer)
+    }
+
+    fn class_at(&self, position: usize) -> Class {
+        Class::of(self.layer_at(position), self.visit.fork)
+    }
+
+    /// Names the blocks from position `start` on, which follow `before`.
+    fn hold(&self, mut before: BlockKey, start: usize) -> Vec<Held> {
+        let ids = self.ids[start..].chunks(BLOCK_TOKENS);
+        let table = &self.table[start / BLOCK_TOKENS..];
+        let named = ids.zip(table).enumerate().map(|(i, (ids, id))| {
+            before = before.then(ids);
+            Held {
+                id: *id,
+                key: before,
+                class: self.class_at(start + i * BLOCK_TOKENS),
+            }
+        });
+        named.collect()
+    }
 }
 
 /// What a lookup found: `blocks` hold the first `tokens` positions, the last of them perhaps only
@@ -109,8 +154,8 @@ pub struct Tree {
     unused: Vec<NodeId>,
     roots: HashMap<ChainKey, NodeId>,
     index: HashMap<ChainKey, (NodeId, usize)>,
-    /// Leaves (never roots), least recently used first.
-    leaves: BTreeSet<(u64, NodeId)>,
+    /// Never roots.
+    leaves: Leaves,
     tick: u64,
 }
 
@@ -132,7 +177,8 @@ impl Tree {
             blocks: Vec::new(),
             children: Vec::new(),
             marks: Vec::new(),
-            tick: 0,
+            rhythm: Rhythm::default(),
+            visit: 0,
         });
         self.roots.insert(key, id);
         Root(id)
@@ -153,16 +199,28 @@ impl Tree {
         self.descend(start.unwrap_or(root.0), ids)
     }
 
-    /// Marks `ids[..tokens]` as used now.
-    pub fn touch(&mut self, root: Root, ids: &[u32], tokens: usize) {
+    /// How much the tree has been used.
+    pub fn tick(&self) -> u64 {
+        self.tick
+    }
+
+    /// Marks `ids[..tokens]` as used now, by a call with these piece ends.
+    pub fn touch(&mut self, root: Root, ids: &[u32], tokens: usize, marks: &[Mark], visit: Visit) {
         self.tick += 1;
+        let new = New {
+            ids: &ids[..tokens],
+            table: &[],
+            marks,
+            visit,
+        };
         let mut at = root.0;
         let mut position = 0;
         while position < tokens {
-            let Some((child, common)) = self.best_child(at, &ids[position..tokens]) else {
+            let Some((child, common)) = self.best_child(at, &new.ids[position..]) else {
                 return;
             };
-            self.stamp(child);
+            self.stamp(child, visit);
+            self.raise(child, common, &new);
             position += common;
             if common < self.node(child).ids.len() {
                 return;
@@ -171,74 +229,90 @@ impl Tree {
         }
     }
 
-    /// Makes `ids` resident, with `table` as their blocks, all held by a live lease. Returns, for
-    /// each whole block that was resident already in another block, `(index, resident block)`: the
-    /// caller swaps them into its lease, so that a lease always holds the tree's own path.
-    pub fn insert(
-        &mut self,
-        pool: &mut Pool,
-        root: Root,
-        ids: &[u32],
-        table: &[BlockId],
-        marks: &[Mark],
-    ) -> Vec<(usize, BlockId)> {
-        debug_assert_eq!(table.len(), ids.len().div_ceil(BLOCK_TOKENS));
+    /// Makes `new` resident. Returns, for each whole block that was resident already in another block,
+    /// `(index, resident block)`: the caller swaps them into its lease, so that a lease always holds the
+    /// tree's own path.
+    pub fn insert(&mut self, pool: &mut Pool, root: Root, new: New) -> Vec<(usize, BlockId)> {
+        debug_assert_eq!(new.table.len(), new.ids.len().div_ceil(BLOCK_TOKENS));
         self.tick += 1;
+        let ids = new.ids;
         let mut adopted = Vec::new();
         let mut at = root.0;
         let mut position = 0;
         while position < ids.len() {
             let rest = &ids[position..];
             let Some((child, common)) = self.best_child(at, rest) else {
-                at = self.append(pool, at, rest, &table[position / BLOCK_TOKENS..]);
+                at = self.append(pool, at, position, &new);
                 break;
             };
-            self.adopt(child, common, table, &mut adopted);
+            self.adopt(child, common, new.table, &mut adopted);
             let length = self.node(child).ids.len();
             if common == rest.len() {
                 at = child;
-                self.stamp(at);
+                self.stamp(at, new.visit);
                 break;
             }
             if common == length && length.is_multiple_of(BLOCK_TOKENS) {
                 at = child;
-                self.stamp(at);
+                self.stamp(at, new.visit);
                 position += length;
                 continue;
             }
             if common == length {
-                self.extend_partial(pool, child, rest, &table[position / BLOCK_TOKENS..]);
+                self.extend_partial(pool, child, position, &new);
                 at = child;
                 break;
             }
             let whole = common / BLOCK_TOKENS * BLOCK_TOKENS;
             if whole > 0 {
                 at = self.split(child, whole);
-                self.stamp(at);
+                self.stamp(at, new.visit);
                 position += whole;
             }
             // Nothing below `at` shares the next block whole: a new sibling.
-            at = self.add_child(
-                pool,
-                at,
-                &ids[position..],
-                &table[position / BLOCK_TOKENS..],
-            );
+            at = self.add_child(pool, at, position, &new);
             break;
         }
-        let known = marks.partition_point(|m| m.position <= ids.len());
-        self.mark_path(at, &marks[..known]);
+        let known = new.marks.partition_point(|m| m.position <= ids.len());
+        self.mark_path(at, &new.marks[..known]);
         adopted
     }
 
-    /// Gives up the last block of the least recently used leaf that nobody holds. False when there
-    /// is none.
-    pub fn evict_one(&mut self, pool: &mut Pool) -> bool {
-        let victim = self.leaves.iter().map(|(_, id)| *id).find(|id| {
-            let tail = self.node(*id).blocks.last();
-            tail.is_some_and(|b| !pool.is_leased(b.id))
+    /// Gives up at most `most` blocks from the end of the leaf that is worth least, of those that nobody holds:
+    /// blocks of one class. Returns how many; 0 when nothing can be given up.
+    pub fn evict(
+        &mut self,
+        pool: &mut Pool,
+        most: usize,
+        on_disk: impl Fn(&BlockKey, &[u32]) -> bool,
+    ) -> usize {
+        let candidates = self.leaves.candidates(|id| {
+            let last = self.node(id).blocks.last();
+            last.is_some_and(|b| !pool.is_leased(b.id))
         });
-        victim.map(|id| self.pop_block(pool, id)).is_some()
+        let weighed = candidates.into_iter().map(|id| {
+            let node = self.node(id);
+            let last = node.blocks.len() - 1;
+            let start = last * BLOCK_TOKENS;
+            let on_disk = on_disk(&node.key_after(last), &node.ids[start..]);
+            let Place { class, rhythm } = node.place();
+            let worth = worth(class, rhythm, node.start + start, on_disk, self.tick);
+            (id, worth)
+        });
+        let victim = weighed.min_by(|(_, a), (_, b)| a.total_cmp(b));
+        let Some((victim, _)) = victim else { return 0 };
+        let node = self.node(victim);
+        let class = node.place().class;
+        let alike = |held: &&Held| held.class == class && !pool.is_leased(held.id);
+        let blocks = node
+            .blocks
+            .iter()
+            .rev()
+            .take(most)
+            .take_while(alike)
+            .count();
+        (0..blocks).for_each(|_| self.pop_block(pool, victim));
+        blocks
     }
 
     /// Forgets everything that nobody holds; with `held`, that too (its leases stay valid).
@@ -246,12 +320,14 @@ impl Tree {
     pub fn clear(&mut self, pool: &mut Pool, held: bool) -> usize {
         let mut blocks = 0;
         if !held {
-            while self.evict_one(pool) {
-                blocks += 1;
+            loop {
+                match self.evict(pool, usize::MAX, |_, _| false) {
+                    0 => return blocks,
+                    gone => blocks += gone,
+                }
             }
-            return blocks;
         }
-        while let Some((_, id)) = self.leaves.first().copied() {
+        while let Some(id) = self.leaves.first() {
             self.pop_block(pool, id);
             blocks += 1;
         }
@@ -381,74 +457,79 @@ impl Tree {
         }
     }
 
-    /// Adds `ids` below `at`, which no child of `at` begins like: to its run if it is a leaf.
-    fn append(&mut self, pool: &mut Pool, at: NodeId, ids: &[u32], table: &[BlockId]) -> NodeId {
-        let node = self.node(at);
-        if node.parent.is_none() || !node.children.is_empty() {
-            return self.add_child(pool, at, ids, table);
+    /// Adds what is new from `start` on below `at`, which no child of `at` begins like: to its run if it is a
+    /// leaf.
+    fn append(&mut self, pool: &mut Pool, at: NodeId, start: usize, new: &New) -> NodeId {
+        if !self.node(at).is_leaf() {
+            return self.add_child(pool, at, start, new);
         }
+        let table = &new.table[start / BLOCK_TOKENS..];
         table.iter().for_each(|b| pool.cache(*b));
-        let node = self.node_mut(at);
-        let held = hold(node.key_after(node.blocks.len()), ids, table);
-        node.ids.extend_from_slice(ids);
-        node.blocks.extend(held);
-        self.stamp(at);
+        self.change(at, |node| {
+            let held = new.hold(node.key_after(node.blocks.len()), start);
+            node.ids.extend_from_slice(&new.ids[start..]);
+            node.blocks.extend(held);
+        });
+        self.stamp(at, new.visit);
         at
     }
 
-    fn add_child(&mut self, pool: &mut Pool, at: NodeId, ids: &[u32], table: &[BlockId]) -> NodeId {
+    fn add_child(&mut self, pool: &mut Pool, at: NodeId, start: usize, new: &New) -> NodeId {
+        let table = &new.table[start / BLOCK_TOKENS..];
         table.iter().for_each(|b| pool.cache(*b));
         let parent = self.node(at);
-        let tick = self.tick;
-        if parent.children.is_empty() && parent.parent.is_some() {
-            self.leaves.remove(&(parent.tick, at));
+        debug_assert_eq!(parent.end(), start);
+        let (leaf, standing) = (parent.is_leaf(), parent.place());
+        if leaf {
+            self.leaves.remove(at, standing);
         }
         let parent = self.node(at);
-        let (start, before) = (parent.end(), parent.key_after(parent.blocks.len()));
+        let before = parent.key_after(parent.blocks.len());
+        let ids = &new.ids[start..];
+        let children = &parent.children;
+        let place = children.partition_point(|c| self.node(*c).ids.as_slice() < ids);
         let id = self.add(Node {
             parent: Some(at),
             before,
             start,
             ids: ids.to_vec(),
-            blocks: hold(before, ids, table),
+            blocks: new.hold(before, start),
             children: Vec::new(),
             marks: Vec::new(),
-            tick,
+            rhythm: new.visit.rhythm.still_used(self.tick),
+            visit: new.visit.id,
         });
-        self.leaves.insert((tick, id));
-        let children = &self.node(at).children;
-        let place = children.partition_point(|c| self.node(*c).ids.as_slice() < ids);
+        self.leaves.add(id, self.node(id).place());
         self.node_mut(at).children.insert(place, id);
         id
     }
 
-    /// `child` is a leaf whose ids, the last block partial, are a prefix of `rest`: it becomes `rest`.
-    fn extend_partial(&mut self, pool: &mut Pool, child: NodeId, rest: &[u32], table: &[BlockId]) {
-        let node = self.node_mut(child);
-        let from = node.blocks.len() - 1;
-        let old = node.blocks[from].id;
-        node.blocks.truncate(from);
-        let held = hold(
-            node.key_after(from),
-            &rest[from * BLOCK_TOKENS..],
-            &table[from..],
-        );
-        node.blocks.extend(held);
-        node.ids.clear();
-        node.ids.extend_from_slice(rest);
-        if old != table[from] {
+    /// `child` is a leaf that begins at `start`; its ids, the last block partial, are a prefix of what is new.
+    fn extend_partial(&mut self, pool: &mut Pool, child: NodeId, start: usize, new: &New) {
+        let from = self.node(child).blocks.len() - 1;
+        let table = &new.table[start / BLOCK_TOKENS + from..];
+        let old = self.node(child).blocks[from].id;
+        self.change(child, |node| {
+            node.blocks.truncate(from);
+            let held = new.hold(node.key_after(from), start + from * BLOCK_TOKENS);
+            node.blocks.extend(held);
+            node.ids.clear();
+            node.ids.extend_from_slice(&new.ids[start..]);
+        });
+        if old != table[0] {
             pool.uncache(old);
-            pool.cache(table[from]);
+            pool.cache(table[0]);
         }
-        table[from + 1..].iter().for_each(|b| pool.cache(*b));
-        self.stamp(child);
+        table[1..].iter().for_each(|b| pool.cache(*b));
+        self.stamp(child, new.visit);
     }
 
     /// Cuts `child` after `tokens` (whole blocks). Returns the new upper node.
     fn split(&mut self, child: NodeId, tokens: usize) -> NodeId {
         let node = self.node_mut(child);
         let parent = node.parent.expect("a root has no ids to split");
-        let (start, tick, before) = (node.start, node.tick, node.before);
+        let (start, before) = (node.start, node.before);
+        let (rhythm, visit) = (node.rhythm, node.visit);
         let upper_end = node.key_after(tokens / BLOCK_TOKENS);
         let lower_ids = node.ids.split_off(tokens);
         let lower_blocks = node.blocks.split_off(tokens / BLOCK_TOKENS);
@@ -468,7 +549,8 @@ impl Tree {
             blocks,
             children: vec![child],
             marks: upper_marks,
-            tick,
+            rhythm,
+            visit,
         });
         self.node_mut(child).parent = Some(upper);
         let siblings = &mut self.node_mut(parent).children;
@@ -501,41 +583,72 @@ impl Tree {
         }
     }
 
-    fn stamp(&mut self, id: NodeId) {
+    /// `id` is used now.
+    fn stamp(&mut self, id: NodeId, visit: Visit) {
         let tick = self.tick;
-        let old = std::mem::replace(&mut self.node_mut(id).tick, tick);
-        if self.leaves.remove(&(old, id)) {
-            self.leaves.insert((tick, id));
+        self.change(id, |node| {
+            node.rhythm = match node.visit == visit.id {
+                true => node.rhythm.still_used(tick),
+                false => node.rhythm.used(tick),
+            };
+            node.visit = visit.id;
+        });
+    }
+
+    /// The blocks of `id` that hold its first `tokens` are worth what they are worth to `new` at least.
+    fn raise(&mut self, id: NodeId, tokens: usize, new: &New) {
+        self.change(id, |node| {
+            let starts = (node.start..).step_by(BLOCK_TOKENS);
+            let blocks = &mut node.blocks[..tokens.div_ceil(BLOCK_TOKENS)];
+            for (held, start) in blocks.iter_mut().zip(starts) {
+                held.class = held.class.max(new.class_at(start));
+            }
+        });
+    }
+
+    /// Changes a node, which keeps its neighbours, and where it stands among the leaves.
+    fn change(&mut self, id: NodeId, how: impl FnOnce(&mut Node)) {
+        let node = self.node_mut(id);
+        let (leaf, old) = (node.is_leaf(), node.place());
+        how(node);
+        let new = node.place();
+        if leaf && old != new {
+            self.leaves.remove(id, old);
+            self.leaves.add(id, new);
         }
     }
 
     /// Removes the last block of a leaf, and the leaf when that was its only one.
     fn pop_block(&mut self, pool: &mut Pool, id: NodeId) {
-        let node = self.node_mut(id);
-        let block = node.blocks.pop().expect("a leaf has a block");
-        node.ids.truncate(node.blocks.len() * BLOCK_TOKENS);
-        let end = node.end();
-        let gone: Vec<Mark> = node.marks.extract_if(.., |m| m.position > end).collect();
-        let empty = node.blocks.is_empty();
-        gone.iter().for_each(|m| {
-            self.index.remove(&m.key);
-        });
-        pool.uncache(block.id);
-        if empty {
-            self.remove_leaf(id);
+        if self.node(id).blocks.len() == 1 {
+            self.remove_leaf(pool, id);
+            return;
         }
+        let mut popped = None;
+        let mut gone = Vec::new();
+        self.change(id, |node| {
+            popped = node.blocks.pop();
+            node.ids.truncate(node.blocks.len() * BLOCK_TOKENS);
+            let end = node.end();
+            gone.extend(node.marks.extract_if(.., |m| m.position > end));
+        });
+        gone.iter().for_each(|m| _ = self.index.remove(&m.key));
+        pool.uncache(popped.expect("a leaf has a block").id);
     }
 
-    fn remove_leaf(&mut self, id: NodeId) {
+    fn remove_leaf(&mut self, pool: &mut Pool, id: NodeId) {
         let node = self.nodes[id.0 as usize].take().expect("a leaf is there");
-        self.leaves.remove(&(node.tick, id));
+        self.leaves.remove(id, node.place());
         self.unused.push(id);
+        node.marks
+            .iter()
+            .for_each(|m| _ = self.index.remove(&m.key));
+        node.block_ids().for_each(|b| pool.uncache(b));
         let parent_id = node.parent.expect("a leaf has a parent");
-        let parent = self.node_mut(parent_id);
-        parent.children.retain(|c| *c != id);
-        if parent.children.is_empty() && parent.parent.is_some() {
-            let tick = parent.tick;
-            self.leaves.insert((tick, parent_id));
+        self.node_mut(parent_id).children.retain(|c| *c != id);
+        let parent = self.node(parent_id);
+        if parent.is_leaf() {
+            self.leaves.add(parent_id, parent.place());
         }
     }
 }

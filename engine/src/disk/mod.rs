@@ -278,6 +278,12 @@ impl Disk {
         true
     }
 
+    /// Whether the block that follows `parent` with these ids can be read back.
+    pub fn holds(&self, parent: &BlockKey, ids: &[u32]) -> bool {
+        let found = self.index.after(parent, ids);
+        found.is_some_and(|f| f.tokens == ids.len())
+    }
+
     /// Gives a run to the writer, if the budgets allow it. `now` is the engine's clock.
     pub fn write(&mut self, run: NewRun, now: Duration) {
         let Some(last) = run.keys.last() else { return };

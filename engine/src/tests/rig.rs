@@ -323,8 +323,12 @@ pub fn prompt(pieces: &[&[u32]]) -> Prompt {
 }
 
 pub fn piece(name: &str, ids: &[u32]) -> Piece {
+    layered_piece(name, Layer::History, ids)
+}
+
+pub fn layered_piece(name: &str, layer: Layer, ids: &[u32]) -> Piece {
     let text: Vec<u8> = ids.iter().flat_map(|i| i.to_le_bytes()).collect();
-    Piece::new(name, Layer::History, ids.to_vec(), &text)
+    Piece::new(name, layer, ids.to_vec(), &text)
 }
 
 /// `length` ids that follow from `seed`.

@@ -1,11 +1,11 @@
 //! What must hold of the tree, checked node by node; and all its paths, for tests.
 
-use super::{Mark, Node, NodeId, Tree, hold};
-use crate::pool::{BlockId, Pool};
+use super::{Mark, Node, NodeId, Tree};
+use crate::pool::Pool;
 use kernels::BLOCK_TOKENS;
 
 #[cfg(test)]
-use crate::keys::ChainKey;
+use crate::{keys::ChainKey, pool::BlockId};
 
 impl Tree {
     /// Every path from a root to a leaf: the namespace's key, the ids, and the blocks.
@@ -48,6 +48,10 @@ impl Tree {
                 return Err(format!("node {number}: {mark:?} is not in the index"));
             }
         }
+        let leaves = self.nodes.iter().flatten().filter(|n| n.is_leaf());
+        if leaves.count() != self.leaves.len() {
+            return Err("the list of leaves holds what is no leaf".into());
+        }
         if marks != self.index.len() {
             return Err(format!("{marks} marks, {} in the index", self.index.len()));
         }
@@ -55,8 +59,8 @@ impl Tree {
     }
 
     fn audit_node(&self, id: NodeId, node: &Node, pool: &Pool) -> Result<(), String> {
-        let leaf = node.children.is_empty() && node.parent.is_some();
-        if self.leaves.contains(&(node.tick, id)) != leaf {
+        let leaf = node.is_leaf();
+        if self.leaves.contains(id, node.place()) != leaf {
             return Err("the list of leaves is wrong".into());
         }
         if node.blocks.len() != node.ids.len().div_ceil(BLOCK_TOKENS) {
@@ -72,9 +76,12 @@ impl Tree {
         if node.parent.is_some() && node.ids.is_empty() {
             return Err("an empty node".into());
         }
-        let table: Vec<BlockId> = node.block_ids().collect();
-        if node.blocks != hold(node.before, &node.ids, &table) {
-            return Err("a block has another's key".into());
+        let mut key = node.before;
+        for (held, ids) in node.blocks.iter().zip(node.ids.chunks(BLOCK_TOKENS)) {
+            key = key.then(ids);
+            if held.key != key {
+                return Err("a block has another's key".into());
+            }
         }
         let outside = |m: &&Mark| m.position <= node.start || m.position > node.end();
         if let Some(mark) = node.marks.iter().find(outside) {
