@@ -190,11 +190,7 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
     }
     let format = Arc::clone(&model);
     let counter: Arc<Counter> = Arc::new(move |text: &str| format.format.count(text));
-    let mut local = Local {
-        model,
-        sampling: SamplingParams::greedy(),
-        clock: FrozenClock::default(),
-    };
+    let mut local = Local::new(model, SamplingParams::greedy(), FrozenClock::default());
     let mut tools = ToolBox::new(ToolContext {
         workspace: work.clone(),
         session_dir: dir.join("session"),

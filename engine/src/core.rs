@@ -147,10 +147,7 @@ impl Core {
             outlet.send(Event::Plan(plan.clone()));
         }
         self.stats.requests += 1;
-        let timeline = match &task {
-            Task::Sync { timeline, .. } => Some(*timeline),
-            Task::Reply { timeline, .. } => *timeline,
-        };
+        let timeline = task.timeline();
         let sequence = Sequence {
             id,
             visit: Visit {
@@ -321,22 +318,16 @@ impl Core {
         }
     }
 
-    /// A timeline holds its newest state: a prompt it was synced to, or a reply that continued it.
+    /// A timeline holds its newest state: a prompt it was synced to, or a prompt and its reply.
     fn hold_in_timeline(&mut self, sequence: &Sequence, reason: &Finish) {
-        let (id, continues) = match &sequence.task {
-            Task::Sync { timeline, .. } => (*timeline, false),
-            Task::Reply { timeline, .. } => match timeline {
-                Some(id) => (*id, true),
-                None => return,
-            },
+        let Some(id) = sequence.task.timeline() else {
+            return;
         };
         let ended = sequence.filled >= sequence.prompt_tokens().saturating_sub(1);
-        if !ended || matches!(reason, Finish::Error(_)) {
-            return;
+        if ended && !matches!(reason, Finish::Error(_)) {
+            let (ids, marks) = (&sequence.ids[..sequence.filled], &sequence.keyed.marks);
+            self.lines.advance(&mut self.cache, id, ids, marks);
         }
-        let (ids, marks) = (&sequence.ids[..sequence.filled], &sequence.keyed.marks);
-        let cache = &mut self.cache;
-        self.lines.advance(cache, id, ids, marks, continues);
     }
 
     fn plan_and_pin(&mut self, keyed: &Keyed, goal: Goal, request: Option<u64>) -> Plan {

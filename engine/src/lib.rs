@@ -56,7 +56,7 @@ pub use report::{Between, Break, PieceUse, Plan, Report, Source, Why};
 pub use request::{Canceller, Event, Finish, Generation, Logprob, Priority, Request};
 pub use sampler::SamplingParams;
 pub use stats::Stats;
-pub use timeline::Timeline;
+pub use timeline::{Held, Timeline};
 pub use vocab::TokenBytes;
 
 #[cfg(test)]

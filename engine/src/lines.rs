@@ -13,7 +13,6 @@ use std::collections::HashMap;
 /// A prompt that a timeline holds.
 struct Line {
     root: Root,
-    ids: Vec<u32>,
     lease: Lease,
     /// Forks from the first timeline to this one.
     generation: usize,
@@ -34,7 +33,6 @@ impl Lines {
     pub fn open(&mut self, id: u64, root: Root) {
         let line = Line {
             root,
-            ids: Vec::new(),
             lease: Lease::empty(),
             generation: 0,
             held: false,
@@ -51,7 +49,6 @@ impl Lines {
         let blocks: Vec<_> = (0..line.lease.len()).map(|i| line.lease.block(i)).collect();
         let fork = Line {
             root: line.root,
-            ids: line.ids.clone(),
             lease: cache.pool_mut().share(&blocks),
             generation: line.generation + 1,
             held: false,
@@ -76,25 +73,13 @@ impl Lines {
         self.lines.get(&id).is_some_and(|line| line.generation > 0)
     }
 
-    /// `id` holds `ids`, as far as they are resident, in place of what it held before; with `continues`, only
-    /// if they go on from that.
-    pub fn advance(
-        &mut self,
-        cache: &mut Cache,
-        id: u64,
-        ids: &[u32],
-        marks: &[Mark],
-        continues: bool,
-    ) {
+    /// `id` holds `ids`, as far as they are resident, in place of what it held before.
+    pub fn advance(&mut self, cache: &mut Cache, id: u64, ids: &[u32], marks: &[Mark]) {
         let Some(line) = self.lines.get_mut(&id) else {
             return;
         };
-        if continues && !ids.starts_with(&line.ids) {
-            return;
-        }
         let found = cache.lookup(line.root, ids, marks);
         let lease = cache.pin(&found);
-        line.ids = ids[..found.tokens].to_vec();
         line.used = cache.tick();
         cache.release(std::mem::replace(&mut line.lease, lease));
     }

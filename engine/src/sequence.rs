@@ -65,7 +65,7 @@ pub enum Task {
     Reply {
         reply: Box<Reply>,
         outlet: Outlet,
-        /// The timeline that this reply continues.
+        /// The timeline that this reply is part of.
         timeline: Option<u64>,
     },
     /// Make the prompt resident and let the timeline hold it.
@@ -73,6 +73,16 @@ pub enum Task {
         timeline: u64,
         done: Option<oneshot::Sender<Result<Report>>>,
     },
+}
+
+impl Task {
+    /// What holds the result.
+    pub fn timeline(&self) -> Option<u64> {
+        match self {
+            Task::Sync { timeline, .. } => Some(*timeline),
+            Task::Reply { timeline, .. } => *timeline,
+        }
+    }
 }
 
 /// Where a reply's events go.

@@ -90,8 +90,8 @@ impl Timeline {
         self.engine.plan_async(prompt, &self.salt).await
     }
 
-    /// As [`Engine::generate`], in this timeline's namespace. When the prompt continues what the
-    /// timeline holds, it holds prompt and reply afterwards.
+    /// As [`Engine::generate`], in this timeline's namespace. Afterwards it holds prompt and reply in place of
+    /// what it held before; [`Self::fork`] first to keep both.
     pub fn generate(&self, request: Request) -> Result<Generation> {
         let request = Request {
             salt: self.salt.clone(),

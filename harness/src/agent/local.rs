@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Finish, Salt, SamplingParams};
+use engine::{Finish, Salt, SamplingParams, Timeline};
 use models::template::FrozenClock;
 use serde_json::Map;
 
@@ -19,13 +19,25 @@ use crate::tools::ToolSpec;
 
 /// A model in this process.
 pub struct Local {
-    pub model: Arc<ChatModel>,
-    pub sampling: SamplingParams,
-    /// Taken once, when the session began: a clock that moves would change the prefix.
-    pub clock: FrozenClock,
+    model: Arc<ChatModel>,
+    sampling: SamplingParams,
+    clock: FrozenClock,
+    /// Keeps the conversation in memory between the steps.
+    timeline: Timeline,
 }
 
 impl Local {
+    /// `clock` is taken once, when the session began: a clock that moves would change the prefix.
+    pub fn new(model: Arc<ChatModel>, sampling: SamplingParams, clock: FrozenClock) -> Local {
+        let timeline = model.engine.timeline(Salt::default());
+        Local {
+            model,
+            sampling,
+            clock,
+            timeline,
+        }
+    }
+
     fn conversation(&self, view: &View, tools: &[ToolSpec]) -> Conversation {
         let system = view.sections.iter().map(|section| SystemPart {
             name: section.name.clone(),
@@ -128,9 +140,12 @@ impl Runtime for Local {
         {
             finish.accepted = Some(finish_tool::bounded());
         }
+        // A summary is a branch: the conversation itself goes on elsewhere.
+        let branch = (ask.calls == Calls::Barred).then(|| self.timeline.fork());
+        let timeline = branch.as_ref().unwrap_or(&self.timeline);
         let mut reply = self
             .model
-            .reply(conversation, options)
+            .reply_in(timeline, conversation, options)
             .map_err(|error| StepError {
                 worth_retrying: false,
                 error,
@@ -165,6 +180,8 @@ impl Runtime for Local {
                     report,
                     ids,
                 } => {
+                    // Its tools run now, or a person is asked whether they may.
+                    self.timeline.set_held(!answer.calls.is_empty());
                     return finished(answer, finish, report, ids);
                 }
             }

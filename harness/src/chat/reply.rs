@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::grammar::{CallStyle, GrammarSpec, Tool as GrammarTool, ToolCallGrammar, ToolChoice};
 use engine::{
     Canceller, Engine, Event, Finish, Generation, Logprob, Plan, Priority, Report, Request,
-    SamplingParams,
+    SamplingParams, Timeline,
 };
 use models::dialect::{self, CallSyntax, Parser, ToolDialect};
 use models::tokenizer::Utf8Stream;
@@ -89,6 +89,28 @@ impl ChatModel {
         conversation: Conversation,
         options: ReplyOptions,
     ) -> Result<Reply, Error> {
+        self.start(conversation, options, |request| {
+            self.engine.generate(request)
+        })
+    }
+
+    /// As [`Self::reply`], in the namespace of `timeline`, which holds the conversation and the reply
+    /// afterwards.
+    pub fn reply_in(
+        self: &Arc<Self>,
+        timeline: &Timeline,
+        conversation: Conversation,
+        options: ReplyOptions,
+    ) -> Result<Reply, Error> {
+        self.start(conversation, options, |request| timeline.generate(request))
+    }
+
+    fn start(
+        self: &Arc<Self>,
+        conversation: Conversation,
+        options: ReplyOptions,
+        generate: impl FnOnce(Request) -> engine::Result<Generation>,
+    ) -> Result<Reply, Error> {
         let composed = self.format.compose(&conversation)?;
         let request = Request {
             prompt: composed.prompt.clone(),
@@ -105,7 +127,7 @@ impl ChatModel {
             priority: options.priority,
             ..Request::default()
         };
-        let generation = self.engine.generate(request)?;
+        let generation = generate(request)?;
         let calls_count = options.choice != Choice::Barred && options.schema.is_none();
         let tools = if calls_count {
             conversation.tools.iter().map(tool_of).collect()

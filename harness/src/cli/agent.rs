@@ -68,11 +68,8 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         counter: Arc::clone(&counter),
     })?;
     let sampling = sampling::greedy_or(args.temperature, args.seed);
-    let mut local = Local {
-        model,
-        sampling,
-        clock: begun.map_or_else(clock::freeze, clock::freeze_at),
-    };
+    let clock = begun.map_or_else(clock::freeze, clock::freeze_at);
+    let mut local = Local::new(model, sampling, clock);
     let cancel = Cancel::new();
     cancel_on_interrupt(cancel.clone())?;
     let mut screen = Screen {
