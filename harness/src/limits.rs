@@ -232,5 +232,8 @@ pub const LOGPROB_MIN: f32 = -9_999.0;
 /// New tokens of a prompt that `bench speed` measures: what peers' benchmarks use.
 pub const BENCH_PREFILL_TOKENS: usize = 512;
 
+/// What `bench cache` may write for its scenario of a restart, into a folder that it removes.
+pub const BENCH_DISK_BYTES: u64 = 4 << 30;
+
 /// Tokens of an answer that `bench speed` measures: a second or two of a small model.
 pub const BENCH_DECODE_TOKENS: usize = 64;

@@ -1,5 +1,7 @@
 //! What can be typed, and what each option means. clap suggests the nearest command or option on a typing error.
 
+use std::path::PathBuf;
+
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 const AFTER_HELP: &str = "\
@@ -22,6 +24,8 @@ Exit codes:
   130  stopped by Ctrl-C; what there was of an answer has been printed. `serve` ends with 0:
        Ctrl-C is how it is stopped";
 
+/// A million tokens: more than any model's context, and sums of them stay far from an overflow.
+const PROMPT_TOKENS_MAX: i64 = 1 << 20;
 const THREADS_MAX: i64 = models::device::THREADS_MAX as i64;
 
 /// Run open models on your own machine. Without a command: a chat in the terminal.
@@ -61,10 +65,12 @@ pub enum Command {
 
 #[derive(Debug, Subcommand)]
 pub enum BenchCommand {
-    /// What the prefix cache saves: one long prompt cold, repeated, appended to, edited.
+    /// What the prefix cache saves: a prompt repeated, appended to and edited, forks, an agent's run, a restart.
     ///
-    /// Every case also checks itself: the plan must agree with the report, and both with what the prompts
-    /// have in common. A case that does not ends the command with exit code 70.
+    /// Every call also checks itself: the plan must agree with the report, and both with what the prompts
+    /// have in common. One that does not ends the command with exit code 70. With --against the same calls are
+    /// made on another server, in turns. total_ms is from sending to the end of the answers; the ratio is ours
+    /// over theirs.
     Cache(BenchCacheArgs),
     /// Tokens a second at several depths of context, and the share of this machine's limit.
     ///
@@ -248,9 +254,21 @@ pub struct ShowArgs {
 pub struct BenchCacheArgs {
     #[command(flatten)]
     pub model: ModelArgs,
-    /// Length of the prompt that is repeated, appended to and edited.
-    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(128..))]
+    /// Length of the prompt that is repeated, appended to and edited; the other scenarios are in proportion.
+    #[arg(long, value_name = "N", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(256..=PROMPT_TOKENS_MAX))]
     pub prompt_tokens: u32,
+    /// Only these, e.g. repeat,restart [all].
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub scenario: Vec<String>,
+    /// Times each is measured, with new text; figures are medians.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=99))]
+    pub rounds: u16,
+    /// An OpenAI-compatible server to make the same calls on, e.g. http://127.0.0.1:8080.
+    #[arg(long, value_name = "URL")]
+    pub against: Option<String>,
+    /// Write a chart to this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// One JSON array of objects.
     #[arg(long, conflicts_with = "csv")]
     pub json: bool,
@@ -357,7 +375,7 @@ pub struct AgentArgs {
     pub yes: bool,
     /// The folder to work in; the current one without it.
     #[arg(short = 'C', long, value_name = "FOLDER")]
-    pub directory: Option<std::path::PathBuf>,
+    pub directory: Option<PathBuf>,
     /// Go on with an earlier session; the newest without a name.
     #[arg(long, value_name = "SESSION", num_args = 0..=1, default_missing_value = "last")]
     pub resume: Option<String>,

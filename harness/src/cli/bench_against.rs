@@ -1,6 +1,7 @@
-//! The other side of `ostler bench speed --against URL`: an OpenAI-compatible server, timed from outside.
+//! The other side of `ostler bench … --against URL`: an OpenAI-compatible server, timed from outside.
 //!
-//! Chat completions are streamed, since every such server has them. What a prompt cost comes from the
+//! `bench speed` streams chat completions, since every such server has them; `bench cache` streams plain
+//! completions, where a prompt is what is sent and no template adds to it. What a prompt cost comes from the
 //! server's own `usage`, with the template's few tokens in it; of a server whose stream has none, the words
 //! sent and the pieces of text that came are counted. A server that does not say what it reused is taken to have
 //! reused what it was sent just before.
@@ -23,16 +24,17 @@ pub struct Server {
 }
 
 /// One answer, as it came.
-struct Answer {
-    prompt_tokens: Option<u64>,
+pub struct Answer {
+    pub text: String,
+    pub prompt_tokens: Option<u64>,
     /// `None` where the server does not say.
-    cached_tokens: Option<u64>,
-    answer_tokens: u64,
+    pub cached_tokens: Option<u64>,
+    pub answer_tokens: u64,
     /// Events with text in them.
     pieces: u64,
-    first_token_seconds: f64,
+    pub first_token_seconds: f64,
     /// From the first piece of text to the last.
-    rest_seconds: f64,
+    pub rest_seconds: f64,
 }
 
 impl Server {
@@ -124,15 +126,28 @@ impl Server {
     }
 
     fn ask(&self, prompt: &str, tokens_max: usize) -> Result<Answer> {
-        let path = format!("{}/v1/chat/completions", self.address);
-        let request = json!({
+        let messages = json!([{"role": "user", "content": prompt}]);
+        self.stream("chat/completions", "messages", messages, tokens_max)
+    }
+
+    /// What the model says after `prompt`, as it is: `tokens_max` tokens, if the server lets it go on past an
+    /// end.
+    pub fn complete(&self, prompt: &str, tokens_max: usize) -> Result<Answer> {
+        self.stream("completions", "prompt", prompt.into(), tokens_max)
+    }
+
+    fn stream(&self, path: &str, key: &str, prompt: Value, tokens_max: usize) -> Result<Answer> {
+        let path = format!("{}/v1/{path}", self.address);
+        let mut request = json!({
             "model": self.model,
-            "messages": [{"role": "user", "content": prompt}],
             "max_tokens": tokens_max,
             "temperature": 0,
             "stream": true,
             "stream_options": {"include_usage": true},
+            // Of llama-server and vLLM; others pass over it.
+            "ignore_eos": true,
         });
+        request[key] = prompt;
         let clock = Instant::now();
         let response = self.agent.post(&path).send_json(&request);
         let mut response = response.map_err(|e| failed(&path, &e))?;
@@ -145,7 +160,8 @@ impl Server {
             )));
         }
         let (mut first, mut last, mut pieces) = (None, 0.0, 0);
-        let mut usage = Value::Null;
+        let mut text = String::new();
+        let (mut usage, mut timings) = (Value::Null, Value::Null);
         for line in BufReader::new(response.into_body().into_reader()).lines() {
             let line = line.map_err(|e| failed(&path, &e))?;
             let Some(data) = line.strip_prefix("data:").map(str::trim) else {
@@ -158,12 +174,17 @@ impl Server {
             if !event["error"].is_null() {
                 return Err(failed(&path, &event["error"]));
             }
-            let delta = &event["choices"][0]["delta"];
-            let said = [&delta["content"], &delta["reasoning_content"]];
-            if said
-                .iter()
-                .any(|said| said.as_str().is_some_and(|text| !text.is_empty()))
-            {
+            let choice = &event["choices"][0];
+            let delta = &choice["delta"];
+            let said = [
+                &choice["text"],
+                &delta["content"],
+                &delta["reasoning_content"],
+            ];
+            let said = said.iter().filter_map(|said| said.as_str());
+            let before = text.len();
+            text.extend(said);
+            if text.len() > before {
                 last = clock.elapsed().as_secs_f64();
                 first.get_or_insert(last);
                 pieces += 1;
@@ -171,12 +192,18 @@ impl Server {
             if event["usage"].is_object() {
                 usage = event["usage"].clone();
             }
+            if event["timings"].is_object() {
+                timings = event["timings"].clone();
+            }
         }
         // The first piece of text of some servers is empty; then the end is when it came.
         let first = first.unwrap_or_else(|| clock.elapsed().as_secs_f64());
+        let cached = &usage["prompt_tokens_details"]["cached_tokens"];
         Ok(Answer {
+            text,
             prompt_tokens: usage["prompt_tokens"].as_u64(),
-            cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
+            // llama-server tells it of plain completions in its own place only.
+            cached_tokens: cached.as_u64().or(timings["cache_n"].as_u64()),
             answer_tokens: usage["completion_tokens"].as_u64().unwrap_or(pieces),
             pieces,
             first_token_seconds: first,

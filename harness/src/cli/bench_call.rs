@@ -1,8 +1,12 @@
 //! What the benchmarks send to the engine, and how they wait for it.
 
+use std::collections::HashMap;
+
 use engine::{
     Event, Finish, Generation, Layer, Piece, Plan, Prompt, Report, Request, Salt, SamplingParams,
 };
+
+use models::tokenizer::Tokenizer;
 
 use crate::error::{Error, Result};
 
@@ -48,16 +52,81 @@ pub fn finish(mut generation: Generation) -> Result<(Plan, Report)> {
     Err(Error::bug("the engine's events ended without their end"))
 }
 
-/// Draws from a fixed sequence: every run sends the same.
-pub struct Draws(u64);
+/// Plain words of the vocabulary below which prompts could hardly be told apart.
+const WORDS_MIN: usize = 256;
 
-impl Draws {
-    pub fn new() -> Draws {
-        Draws(0x0571_e55e)
+/// Text to measure with: words of the vocabulary in a fixed order, the same in every run. Each is one token,
+/// also when its text is encoded again.
+#[derive(Clone)]
+pub struct Words {
+    ids: Vec<u32>,
+    spelled: HashMap<u32, String>,
+    draws: Draws,
+    /// The word that the last new text began with.
+    last: usize,
+}
+
+impl Words {
+    pub fn of(tokenizer: &Tokenizer) -> Result<Words> {
+        let spelled = |id: u32| {
+            let bytes = tokenizer.token_bytes(id);
+            // A word with a space before it (byte-level or SentencePiece) never merges with the next.
+            let word = bytes.strip_prefix(b" ").unwrap_or_default();
+            let plain = word.len() >= 3 && word.iter().all(u8::is_ascii_lowercase);
+            plain.then(|| (id, String::from_utf8_lossy(bytes).into_owned()))
+        };
+        let spelled = (0..tokenizer.vocab_size() as u32).filter_map(spelled);
+        let (ids, spelled): (Vec<u32>, HashMap<u32, String>) =
+            spelled.map(|(id, text)| (id, (id, text))).unzip();
+        if ids.len() < WORDS_MIN {
+            return Err(Error::input(format!(
+                "the vocabulary has {} plain words, need {WORDS_MIN} to make prompts of; use another model",
+                ids.len()
+            )));
+        }
+        Ok(Words {
+            ids,
+            spelled,
+            draws: Draws(0x0571_e55e),
+            last: 0,
+        })
     }
 
+    /// `count` words. No two such texts begin alike.
+    pub fn text(&mut self, count: usize) -> Vec<u32> {
+        self.last = (self.last + 1) % self.ids.len();
+        let mut text = vec![self.ids[self.last]];
+        while text.len() < count {
+            text.push(self.draws.one_of(&self.ids));
+        }
+        text.truncate(count);
+        text
+    }
+
+    /// A word that is none of `taken`.
+    pub fn other_than(&mut self, taken: &[u32]) -> u32 {
+        loop {
+            let word = self.draws.one_of(&self.ids);
+            if !taken.contains(&word) {
+                return word;
+            }
+        }
+    }
+
+    /// The text of words.
+    pub fn spell(&self, ids: &[u32]) -> String {
+        let texts = ids.iter().filter_map(|id| self.spelled.get(id));
+        texts.map(String::as_str).collect()
+    }
+}
+
+/// Draws from a fixed sequence.
+#[derive(Clone)]
+struct Draws(u64);
+
+impl Draws {
     /// One of `from`, which is not empty.
-    pub fn one_of(&mut self, from: &[u32]) -> u32 {
+    fn one_of(&mut self, from: &[u32]) -> u32 {
         // Knuth's MMIX generator; its high bits are good enough to tell prompts apart.
         self.0 = self
             .0

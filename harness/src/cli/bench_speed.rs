@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::Exit;
 use super::args::BenchSpeedArgs;
 use super::bench_against::Server;
-use super::bench_call::{Draws, finish, prompt, request};
+use super::bench_call::{Words, finish, prompt, request};
 use super::loading;
 use super::output::{Out, note};
 use crate::chat::ChatModel;
@@ -25,8 +25,6 @@ use crate::load::{KvDisk, KvRoom};
 
 /// Tokens that a prompt needs beside its depth to be new.
 const FRESH_TOKENS: usize = 1;
-/// Plain words of the vocabulary below which prompts could hardly be told apart.
-const WORDS_MIN: usize = 256;
 
 pub fn run(env: &Env, args: &BenchSpeedArgs, out: &mut Out) -> Result<Exit> {
     let work = work(args);
@@ -188,62 +186,29 @@ impl Marks {
 
 struct Bench<'m> {
     engine: &'m Engine,
-    /// Ids of words that stand for themselves: their text is encoded to them again.
-    words: Vec<u32>,
-    model: &'m ChatModel,
+    words: Words,
     /// What every prompt begins with, to its depth.
     base: Vec<u32>,
     /// Holds the base at the depth that is measured.
     timeline: Timeline,
     salt: Salt,
-    draws: Draws,
-    /// The word that the last new text began with.
-    last: usize,
 }
 
 impl<'m> Bench<'m> {
     fn new(model: &'m ChatModel, deepest: usize) -> Result<Bench<'m>> {
-        let tokenizer = model.format.tokenizer();
-        let is_word = |id: &u32| {
-            let bytes = tokenizer.token_bytes(*id);
-            // A word with a space before it (byte-level or SentencePiece) never merges with the next.
-            let word = bytes.strip_prefix(b" ").unwrap_or_default();
-            word.len() >= 3 && word.iter().all(u8::is_ascii_lowercase)
-        };
-        let words: Vec<u32> = (0..tokenizer.vocab_size() as u32).filter(is_word).collect();
-        if words.len() < WORDS_MIN {
-            return Err(Error::input(format!(
-                "the vocabulary has {} plain words, need {WORDS_MIN} to make prompts of; use another model",
-                words.len()
-            )));
-        }
         let salt = Salt::new("bench speed");
         let mut bench = Bench {
             engine: &model.engine,
-            words,
-            model,
+            words: Words::of(model.format.tokenizer())?,
             base: Vec::new(),
             timeline: model.engine.timeline(salt.clone()),
             salt,
-            draws: Draws::new(),
-            last: 0,
         };
-        bench.base = bench.text(deepest);
+        bench.base = bench.words.text(deepest);
         // Touches the weights and the kernels once.
-        let ids = bench.text(64);
+        let ids = bench.words.text(64);
         finish(bench.start(ids, 2, Salt::new("bench warm-up"))?)?;
         Ok(bench)
-    }
-
-    /// Words drawn from a fixed sequence, such that no two texts begin alike.
-    fn text(&mut self, count: usize) -> Vec<u32> {
-        self.last = (self.last + 1) % self.words.len();
-        let mut ids = vec![self.words[self.last]];
-        while ids.len() < count {
-            ids.push(self.draws.one_of(&self.words));
-        }
-        ids.truncate(count);
-        ids
     }
 
     /// Medians over the rounds: ours, then the server's. Within a round they take turns, so that a slow
@@ -270,7 +235,10 @@ impl<'m> Bench<'m> {
                     Test::Decode => FRESH_TOKENS,
                 };
                 let fresh = self.fresh(count, depth);
-                let (base, fresh) = (self.spell(&self.base[..depth]), self.spell(&fresh));
+                let (base, fresh) = (
+                    self.words.spell(&self.base[..depth]),
+                    self.words.spell(&fresh),
+                );
                 theirs.push(server.measure(work, &base, &fresh)?);
             }
         }
@@ -283,20 +251,11 @@ impl<'m> Bench<'m> {
 
     /// A text that differs from what was sent at `depth` before in its first word.
     fn fresh(&mut self, count: usize, depth: usize) -> Vec<u32> {
-        let text = self.text(count);
+        let text = self.words.text(count);
         match self.base.get(depth) == text.first() {
-            true => self.text(count),
+            true => self.words.text(count),
             false => text,
         }
-    }
-
-    fn spell(&self, ids: &[u32]) -> String {
-        let tokenizer = self.model.format.tokenizer();
-        let bytes: Vec<u8> = ids
-            .iter()
-            .flat_map(|id| tokenizer.token_bytes(*id).to_vec())
-            .collect();
-        String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Tokens a second of a prompt's last `tokens`, from submission to the first token of the answer.
