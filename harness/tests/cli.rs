@@ -389,8 +389,10 @@ fn ctrl_c_keeps_the_partial_answer_and_its_figures() {
 
 #[test]
 fn bench_cache_counts_every_token() {
-    let args = ["bench", "cache", "--json", "--prompt-tokens", "256"];
-    let (stdout, stderr, code) = told(with_model(&args).output().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let chart = folder.path().join("chart.svg");
+    let mut command = with_model(&["bench", "cache", "--json", "--prompt-tokens", "256"]);
+    let (stdout, stderr, code) = told(command.arg("--svg").arg(&chart).output().unwrap());
     assert_eq!(code, 0, "{stderr}");
     let rows: Vec<Value> = serde_json::from_str(&stdout).unwrap();
     let row = |scenario: &str| {
@@ -409,10 +411,48 @@ fn bench_cache_counts_every_token() {
     assert_eq!(row("cold"), (256, 0, 256));
     assert_eq!(row("repeat"), (256, 255, 1));
     assert_eq!(row("append-32"), (288, 256, 32));
+    assert_eq!(row("append-32-deep"), (982, 950, 32));
     assert_eq!(row("edit-50"), (256, 128, 128));
     assert_eq!(row("edit-25"), (256, 64, 192));
     assert_eq!(row("insert-64-at-25"), (320, 64, 256));
-    assert_eq!(row("alternate"), (256, 255, 1));
+    assert_eq!(row("alternate"), (4 * 256, 4 * 255, 4));
+    // The prefix once, and each child's brief.
+    assert_eq!(row("fork-4"), (4 * 576, 3 * 512, 512 + 4 * 64));
+    assert_eq!(row("fork-16"), (16 * 576, 15 * 512, 512 + 16 * 64));
+    // The note, and the last token of the reply before, which was sampled and not yet computed.
+    assert_eq!(row("memory-note"), (256 + 8 + 48, 256 + 7, 48 + 1));
+    assert_eq!(row("restart"), (512, 511, 1));
+    let (agent, budget) = (row("agent-30"), row("budget-8"));
+    assert!(agent.2 < agent.0 / 10, "{agent:?}");
+    assert!(budget.1 > budget.0 / 3, "{budget:?}");
+    let chart = std::fs::read_to_string(chart).unwrap();
+    assert!(chart.contains("restart") && chart.ends_with("</svg>\n"));
+}
+
+#[test]
+fn bench_cache_runs_what_was_asked_for() {
+    let args = [
+        "bench",
+        "cache",
+        "--csv",
+        "--prompt-tokens",
+        "256",
+        "--scenario",
+        "memory-note",
+    ];
+    let (stdout, stderr, code) = told(with_model(&args).output().unwrap());
+    assert_eq!(code, 0, "{stderr}");
+    let lines: Vec<&str> = stdout.lines().collect();
+    assert_eq!(lines.len(), 2, "{stdout}");
+    assert!(
+        lines[1].starts_with("ostler,memory-note,1,312,263,49,1,"),
+        "{stdout}"
+    );
+
+    let args = ["bench", "cache", "--scenario", "warm"];
+    let (_, stderr, code) = told(with_model(&args).output().unwrap());
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains("there are cold, repeat"), "{stderr}");
 }
 
 #[test]

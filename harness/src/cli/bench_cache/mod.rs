@@ -37,6 +37,7 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
         args,
         options,
         server,
+        model: String::new(),
         words: None,
         here: None,
     };
@@ -67,7 +68,7 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
         }
     }
     if let Some(path) = &args.svg {
-        let chart = chart::draw(&pairs, &args.model.model, against);
+        let chart = chart::draw(&pairs, &bench.model, against);
         std::fs::write(path, chart)
             .map_err(|e| Error::caller(format!("--svg {}: {e}", path.display())))?;
     }
@@ -98,6 +99,8 @@ struct Bench<'a> {
     args: &'a BenchCacheArgs,
     options: ModelOptions,
     server: Option<Server>,
+    /// Its name, once it was loaded.
+    model: String,
     words: Option<Words>,
     /// The engine that has room for all, kept from group to group.
     here: Option<Here>,
@@ -190,7 +193,9 @@ impl Bench<'_> {
         };
         let here = Here::start(Box::new(load), !matches!(room, Room::Tokens(_)))?;
         if first {
-            self.words = Some(Words::of(here.model()?.format.tokenizer())?);
+            let model = here.model()?;
+            self.words = Some(Words::of(model.format.tokenizer())?);
+            self.model = model.name.clone();
         }
         Ok(here)
     }
