@@ -580,6 +580,43 @@ fn health_says_how_busy_the_engine_is() {
     assert!(reply.contains(r#""status":"ok","running":0"#), "{reply}");
 }
 
+/// What the cache holds and has done can be asked from outside.
+#[test]
+fn the_cache_is_told_by_piece_and_to_prometheus() {
+    let server = Server::start(None);
+    let get = |path: &str| {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        let reply = server.raw(&request);
+        assert!(reply.starts_with("HTTP/1.1 200"), "{reply}");
+        reply
+    };
+    let body = json!({"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3});
+    server.post(&body);
+    server.post(&body);
+    let held = get("/cache");
+    let held: Value =
+        serde_json::from_str(&held[held.find("\r\n\r\n").expect("a body")..]).expect("JSON");
+    let pieces = held["pieces"].as_array().expect("pieces");
+    assert!(!pieces.is_empty(), "{held}");
+    assert!(
+        pieces
+            .iter()
+            .all(|p| p["tokens"].is_u64() && p["bytes"].is_u64()),
+        "{held}"
+    );
+    assert!(pieces.iter().any(|p| p["hits"] == 1), "{held}");
+    assert!(held["bytes_used"].as_u64() > Some(0), "{held}");
+    let metrics = get("/metrics");
+    for line in [
+        "ostler_requests_total 2",
+        "ostler_prefix_cache_hits_total 1",
+        "ostler_reuse_gap_seconds_count 1",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "{line} in {metrics}");
+    }
+}
+
 /// A client that had sent half a request kept a server that was told to stop from stopping.
 #[test]
 fn half_a_request_does_not_keep_the_server() {

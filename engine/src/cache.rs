@@ -2,6 +2,7 @@
 //!
 //! Invariant: a block is taken from the tree only when none is free, and only if nobody holds it.
 
+use crate::clock::thread_cpu;
 use crate::disk::{Disk, Found, Save};
 use crate::error::{Error, Result};
 use crate::keys::{BlockKey, ChainKey, Salt};
@@ -88,6 +89,11 @@ impl Cache {
 
     pub fn disk(&self) -> Option<&Disk> {
         self.disk.as_ref()
+    }
+
+    /// The piece ends that are in memory.
+    pub fn piece_ends(&self) -> impl Iterator<Item = &ChainKey> {
+        self.tree.piece_ends()
     }
 
     #[cfg(test)]
@@ -279,6 +285,7 @@ impl Cache {
         let Some(save) = self.saves.front_mut().filter(|_| disk.takes_more()) else {
             return;
         };
+        let before = thread_cpu();
         let kv = self.pool.kv();
         let Some(range) = save.next_run(disk, kv.shape().block_bytes() as u64) else {
             self.give_up_save();
@@ -286,7 +293,10 @@ impl Cache {
         };
         let copy = |block: usize| kv.read_block(save.lease.block(block).0, save.tokens(block));
         match range.clone().map(copy).collect() {
-            Ok(blocks) => disk.write(save.run(range, blocks), now),
+            Ok(blocks) => {
+                disk.write(save.run(range, blocks), now);
+                disk.took(thread_cpu().saturating_sub(before));
+            }
             Err(error) => {
                 tracing::warn!(%error, "KV blocks cannot be copied for the disk");
                 self.give_up_save();

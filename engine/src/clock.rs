@@ -22,3 +22,9 @@ impl Clock for SystemClock {
         self.0.elapsed()
     }
 }
+
+/// CPU time that this thread has taken.
+pub fn thread_cpu() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    Duration::try_from(time).unwrap_or_default()
+}

@@ -20,11 +20,12 @@ use crate::prompt::Prompt;
 use crate::rates::Rates;
 use crate::report::Plan;
 use crate::request::{Event, Finish, Priority};
-use crate::seen::Seen;
+use crate::seen::{End, Seen, When};
 use crate::sequence::{Load, Outlet, Sequence, Task};
-use crate::stats::Stats;
+use crate::stats::{ResidentPiece, Stats};
 use crate::tally::Tally;
 use crate::worth::{Rhythm, Visit};
+use kernels::BLOCK_TOKENS;
 use models::forward::Forward;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -256,6 +257,22 @@ impl Core {
         }
     }
 
+    /// What is in memory, piece by piece, as far as it is remembered what it was.
+    pub fn resident(&self) -> Vec<ResidentPiece> {
+        let now = self.clock.now();
+        let token_bytes = self.stats().block_bytes / BLOCK_TOKENS as u64;
+        let ends = self.cache.piece_ends().filter_map(|key| self.seen.end(key));
+        let piece = |end: &End| ResidentPiece {
+            name: end.name.to_string(),
+            layer: end.layer,
+            tokens: end.tokens,
+            bytes: end.tokens as u64 * token_bytes,
+            unused_seconds: now.saturating_sub(end.used).as_secs_f64(),
+            hits: end.uses - 1,
+        };
+        ends.map(piece).collect()
+    }
+
     /// Law 6 and the invariants of pool and tree, over all leases. Returns what does not hold.
     pub fn audit(&self) -> std::result::Result<(), String> {
         let sequences = self.active.iter().chain(&self.waiting);
@@ -309,7 +326,13 @@ impl Core {
     pub(crate) fn account_prompt(&mut self, index: usize) {
         let sequence = &self.active[index];
         let reused = sequence.tally.reused();
-        self.seen.record(&sequence.keyed, self.cache.tick());
+        let when = When {
+            tick: self.cache.tick(),
+            now: self.clock.now(),
+        };
+        if let Some(gap) = self.seen.record(&sequence.keyed, when) {
+            self.stats.reuse_gaps.add(gap);
+        }
         self.stats.tokens_reused += reused as u64;
         let computed = sequence.prompt_tokens() - reused;
         self.stats.tokens_computed += computed as u64;

@@ -23,7 +23,7 @@ use crate::report::{Plan, Report};
 use crate::request::{Generation, Priority, Request};
 use crate::sampler::Sampler;
 use crate::sequence::{Load, Outlet, Task};
-use crate::stats::Stats;
+use crate::stats::{ResidentPiece, Stats};
 use crate::stop::StopMatcher;
 use crate::timeline::Timeline;
 use crate::vocab::TokenBytes;
@@ -109,6 +109,9 @@ pub(crate) enum Command {
     },
     Stats {
         answer: oneshot::Sender<Stats>,
+    },
+    Resident {
+        answer: oneshot::Sender<Vec<ResidentPiece>>,
     },
 }
 
@@ -225,6 +228,12 @@ impl Engine {
 
     pub async fn stats_async(&self) -> Result<Stats> {
         let answer = self.ask(|answer| Command::Stats { answer })?;
+        answer.await.map_err(|_| Error::Stopped)
+    }
+
+    /// What is in memory, piece by piece. A piece that two conversations have in common is told once.
+    pub async fn resident_async(&self) -> Result<Vec<ResidentPiece>> {
+        let answer = self.ask(|answer| Command::Resident { answer })?;
         answer.await.map_err(|_| Error::Stopped)
     }
 
@@ -463,6 +472,9 @@ fn obey(core: &mut Core, command: Command) {
         }
         Command::Stats { answer } => {
             let _ = answer.send(core.stats());
+        }
+        Command::Resident { answer } => {
+            let _ = answer.send(core.resident());
         }
     }
 }

@@ -55,7 +55,7 @@ pub use prompt::Prompt;
 pub use report::{Between, Break, PieceUse, Plan, Report, Source, Why};
 pub use request::{Canceller, Event, Finish, Generation, Logprob, Priority, Request};
 pub use sampler::SamplingParams;
-pub use stats::Stats;
+pub use stats::{ResidentPiece, ReuseGaps, Stats};
 pub use timeline::{Held, Timeline};
 pub use vocab::TokenBytes;
 

@@ -5,7 +5,7 @@
 
 use crate::keys::Fingerprint;
 use crate::piece::Layer;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// One piece of a prompt: `tokens == reused + computed`, unless the call ended before its prompt did.
@@ -23,14 +23,14 @@ pub struct PieceUse {
 }
 
 /// Where the reusable prefix ends, and why.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Break {
     /// Position in the prompt of the first token that must be computed.
     pub at_token: usize,
     pub why: Why,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Why {
     /// Nothing was ever computed in this namespace.
@@ -64,7 +64,7 @@ impl Why {
 }
 
 /// Where the KV of a stretch of the prompt comes from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     Computed,
@@ -100,7 +100,7 @@ impl Plan {
 }
 
 /// What happened between a plan and its call that changed the counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "event")]
 pub enum Between {
     /// Tokens that the plan counted on were evicted.

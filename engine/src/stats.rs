@@ -1,9 +1,44 @@
 //! Counters for metrics and for people.
 
 use crate::disk::DiskStats;
+use crate::piece::Layer;
 use crate::pool::PoolCounts;
 use crate::report::Why;
 use serde::Serialize;
+use std::time::Duration;
+
+/// How long before a request what it goes on from was used: how many requests up to each bound.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct ReuseGaps {
+    /// One a bound, then the longer ones. Each request is counted once.
+    pub counts: [u64; ReuseGaps::BOUNDS_SECONDS.len() + 1],
+    /// Of all of them.
+    pub seconds: f64,
+}
+
+impl ReuseGaps {
+    pub const BOUNDS_SECONDS: [f64; 6] = [1.0, 10.0, 60.0, 600.0, 3_600.0, 86_400.0];
+
+    pub(crate) fn add(&mut self, gap: Duration) {
+        let seconds = gap.as_secs_f64();
+        let slot = Self::BOUNDS_SECONDS.partition_point(|bound| *bound < seconds);
+        self.counts[slot] += 1;
+        self.seconds += seconds;
+    }
+}
+
+/// A piece that is in memory, to its end.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct ResidentPiece {
+    pub name: String,
+    pub layer: Layer,
+    pub tokens: usize,
+    pub bytes: u64,
+    /// Since a call went on from its end, or ended there.
+    pub unused_seconds: f64,
+    /// Calls that did so after the first.
+    pub hits: u64,
+}
 
 /// A snapshot. Blocks are as they are now, everything else counts from the start of the engine.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -23,6 +58,7 @@ pub struct Stats {
     /// Requests that reused none.
     pub misses: u64,
     pub misses_by_why: Vec<(Why, u64)>,
+    pub reuse_gaps: ReuseGaps,
     /// Prompt tokens reused and computed.
     pub tokens_reused: u64,
     pub tokens_computed: u64,

@@ -20,12 +20,7 @@ pub fn freeze() -> FrozenClock {
 
 /// The local time at `ms` since 1970: a conversation that is resumed keeps the clock it began with.
 pub fn freeze_at(ms: u64) -> FrozenClock {
-    let at = i64::try_from(ms)
-        .ok()
-        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
-    let now = at
-        .unwrap_or_default()
-        .to_zoned(jiff::tz::TimeZone::system());
+    let now = zoned(ms);
     let part = |n: i8| u32::from(n.unsigned_abs());
     let date = Date {
         year: i32::from(now.year()),
@@ -38,6 +33,19 @@ pub fn freeze_at(ms: u64) -> FrozenClock {
         second: part(now.second()),
     };
     FrozenClock::new(date, time).unwrap_or_default()
+}
+
+/// The local time of day at `ms` since 1970: `14:02:31`.
+pub fn time_of_day(ms: u64) -> String {
+    zoned(ms).strftime("%H:%M:%S").to_string()
+}
+
+fn zoned(ms: u64) -> jiff::Zoned {
+    let at = i64::try_from(ms)
+        .ok()
+        .and_then(|ms| jiff::Timestamp::from_millisecond(ms).ok());
+    at.unwrap_or_default()
+        .to_zoned(jiff::tz::TimeZone::system())
 }
 
 /// A name for something that begins now: `20261130-195501`.

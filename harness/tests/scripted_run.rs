@@ -107,6 +107,7 @@ impl Runtime for Script {
         Ok(Reply {
             answer,
             tokens,
+            plan: None,
             report: None,
             interrupted: false,
         })

@@ -46,7 +46,7 @@ pub struct DiskOptions {
 }
 
 /// The disk tier as it is now; counts are since the start of the engine.
-#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Default, serde::Serialize)]
 pub struct DiskStats {
     /// Files and bytes of this model.
     pub files: usize,
@@ -57,6 +57,8 @@ pub struct DiskStats {
     pub tokens_loaded: u64,
     pub bytes_loaded: u64,
     pub bytes_written: u64,
+    /// CPU seconds that copying, summing and writing took, on both threads.
+    pub cpu_seconds: f64,
     /// Bytes that were not written, for want of room or because of the write budget.
     pub bytes_skipped: u64,
     pub files_removed: u64,
@@ -252,6 +254,11 @@ impl Disk {
         }
     }
 
+    /// Work for the disk has taken so much CPU time.
+    pub fn took(&mut self, cpu: Duration) {
+        self.stats.cpu_seconds += cpu.as_secs_f64();
+    }
+
     /// Whether a copy for the disk is worth making now.
     pub fn takes_more(&self) -> bool {
         self.stats.read_only.is_none() && self.flight.bytes < DISK_FLIGHT_BYTES_MAX
@@ -331,6 +338,7 @@ impl Disk {
     }
 
     fn settle_one(&mut self, outcome: Outcome) {
+        self.took(outcome.cpu);
         let header = outcome.header;
         self.flight.bytes -= header.file_bytes();
         let mut parents = self.flight.parents.iter();

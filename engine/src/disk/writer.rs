@@ -5,6 +5,7 @@
 
 use super::folder::{Files, Name};
 use super::format::{HITS_OFFSET, Header, block_sum};
+use crate::clock::thread_cpu;
 use crate::keys::BlockKey;
 use std::io;
 use std::sync::Arc;
@@ -37,6 +38,8 @@ pub struct Outcome {
     pub header: Header,
     pub keys: Vec<BlockKey>,
     pub written: io::Result<()>,
+    /// CPU time that it took.
+    pub cpu: Duration,
 }
 
 pub struct Writer {
@@ -128,11 +131,13 @@ fn write(files: &dyn Files, run: Box<Run>) -> Outcome {
         keys,
         blocks,
     } = *run;
+    let before = thread_cpu();
     let named = keys.iter().zip(&blocks);
     header.sums = named.map(|(key, bytes)| block_sum(key, bytes)).collect();
     let parts: Vec<Vec<u8>> = [header.encode()].into_iter().chain(blocks).collect();
     Outcome {
         written: files.write(&name, &parts),
+        cpu: thread_cpu().saturating_sub(before),
         name,
         header,
         keys,

@@ -14,6 +14,7 @@ use super::pieces::Frozen;
 use super::prompt;
 use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
+use super::trace::{self, Trace};
 use super::transcript::{Call, Entry, Record, ToolOutput};
 use super::transcript_tool;
 use super::view::View;
@@ -376,12 +377,17 @@ impl<'a> Agent<'a> {
 
     fn record_step(&mut self, reply: &Reply) -> Result<(), Error> {
         if let Some(report) = &reply.report {
+            let trace = reply.plan.as_ref().map(|plan| {
+                let before = trace::newest_pieces(self.session.records());
+                Box::new(Trace::new(plan, report, &before))
+            });
             self.session.append(Entry::Step {
                 prompt_tokens: report.tokens,
                 reused: report.reused,
                 computed: report.computed,
                 generated: report.generated,
                 ttft_ms: report.ttft_ms.unwrap_or_default(),
+                trace,
             })?;
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engine::{Finish, Salt, SamplingParams, Timeline};
+use engine::{Finish, Plan, Report, Salt, SamplingParams, Timeline};
 use models::template::FrozenClock;
 use serde_json::Map;
 
@@ -153,9 +153,13 @@ impl Runtime for Local {
         let canceller = reply.canceller();
         let _stops = ask.cancel.on_cancel(move || canceller.cancel());
         let mut answer = Answer::default();
+        let mut plan = None;
         while let Some(event) = reply.recv() {
             match event {
-                ReplyEvent::Plan(plan) => watch(Streamed::Plan(plan)),
+                ReplyEvent::Plan(made) => {
+                    plan = Some(made.clone());
+                    watch(Streamed::Plan(made));
+                }
                 ReplyEvent::Text(text) => {
                     answer.text.push_str(&text);
                     watch(Streamed::Text(text));
@@ -182,7 +186,7 @@ impl Runtime for Local {
                 } => {
                     // Its tools run now, or a person is asked whether they may.
                     self.timeline.set_held(!answer.calls.is_empty());
-                    return finished(answer, finish, report, ids);
+                    return finished(answer, finish, plan, report, ids);
                 }
             }
         }
@@ -196,7 +200,8 @@ impl Runtime for Local {
 fn finished(
     mut answer: Answer,
     finish: Finish,
-    report: engine::Report,
+    plan: Option<Plan>,
+    report: Report,
     ids: Vec<u32>,
 ) -> Result<Reply, StepError> {
     let tokens = report.tokens + ids.len();
@@ -218,6 +223,7 @@ fn finished(
     Ok(Reply {
         answer,
         tokens,
+        plan,
         report: Some(report),
         interrupted,
     })

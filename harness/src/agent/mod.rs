@@ -14,6 +14,7 @@ pub mod pieces;
 pub mod prompt;
 pub mod runtime;
 pub mod session;
+pub mod trace;
 pub mod transcript;
 pub mod transcript_tool;
 pub mod view;

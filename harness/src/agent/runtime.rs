@@ -44,6 +44,8 @@ pub struct Reply {
     pub answer: Answer,
     /// Tokens of the context now: the prompt and what was generated.
     pub tokens: usize,
+    /// What the step was to cost and what it did cost, where the runtime can tell.
+    pub plan: Option<Plan>,
     pub report: Option<Report>,
     /// The person stopped it; `answer` is what there was.
     pub interrupted: bool,

@@ -103,6 +103,18 @@ impl Session {
         ))
     }
 
+    /// The records of session `id` under `dir`, as they are, also while another process appends.
+    pub fn read(dir: &Path, id: &str) -> Result<Vec<Record>, Error> {
+        let path = dir.join(format!("{id}.jsonl"));
+        let file = File::open(&path).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => {
+                Error::caller(format!("there is no session {id} in {}", dir.display()))
+            }
+            _ => Error::io("open the session file", &path, &e),
+        })?;
+        Ok(read_records(&file, &path)?.0)
+    }
+
     /// Appends one entry; it is on disk when this returns.
     pub fn append(&mut self, entry: Entry) -> Result<&Record, Error> {
         let id = self.records.last().map_or(0, |last| last.id + 1);

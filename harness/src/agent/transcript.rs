@@ -4,6 +4,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::pieces::Section;
+use super::trace::Trace;
 
 /// A tool call as the model made it. `arguments` is the text of one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -77,13 +78,16 @@ pub enum Entry {
         tokens_after: usize,
         sections: Vec<Section>,
     },
-    /// What a model step reused and computed; for `-v` and later inspection.
+    /// What a model step reused and computed; for `ostler inspect`.
     Step {
         prompt_tokens: usize,
         reused: usize,
         computed: usize,
         generated: usize,
         ttft_ms: f64,
+        /// Piece by piece; sessions of earlier versions have none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        trace: Option<Box<Trace>>,
     },
     End {
         outcome: String,

@@ -217,6 +217,7 @@ mod tests {
                 computed: 1,
                 generated: 1,
                 ttft_ms: 1.0,
+                trace: None,
             },
             Entry::ToolResult {
                 call: "c".into(),

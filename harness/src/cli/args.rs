@@ -56,8 +56,10 @@ pub enum Command {
     Agent(AgentArgs),
     /// Serve an OpenAI-compatible API on loopback, until Ctrl-C.
     Serve(ServeArgs),
-    /// Keys and values that are kept on disk: what is there, and how to be rid of it.
+    /// Keys and values that are kept on disk, or in the memory of a server: what is there, and how to be rid of it.
     Cache(CacheArgs),
+    /// What each call of an agent's session reused, computed and lost, piece by piece.
+    Inspect(InspectArgs),
     /// Measure.
     #[command(subcommand)]
     Bench(BenchCommand),
@@ -218,7 +220,11 @@ pub struct CacheArgs {
 pub struct CacheShowArgs {
     #[command(flatten)]
     pub filter: CacheFilter,
-    /// One JSON object a file.
+    /// What a running `ostler serve` has in memory instead, e.g. http://127.0.0.1:8080. A key is taken from
+    /// $OSTLER_API_KEY.
+    #[arg(long, value_name = "URL", conflicts_with_all = ["model", "older_than"])]
+    pub server: Option<String>,
+    /// One JSON array of files, or one JSON object of a server.
     #[arg(long)]
     pub json: bool,
 }
@@ -245,6 +251,15 @@ pub struct ShowArgs {
     /// Which model; see `ostler --help`. It is not fetched.
     #[arg(default_value = crate::store::DEFAULT_MODEL)]
     pub model: String,
+    /// One JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// Its name, as `ostler agent` printed it. Without it: the newest.
+    pub session: Option<String>,
     /// One JSON object.
     #[arg(long)]
     pub json: bool,

@@ -1,4 +1,4 @@
-//! `ostler cache`: the keys and values that are kept on disk, by model and by piece.
+//! `ostler cache`: the keys and values that are kept on disk or in a server's memory, by model and by piece.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,6 +16,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::limits::CACHE_PIECES_SHOWN;
 use crate::load::disk_folder;
+use crate::server::cache::Held;
 use crate::store::{bytes, nearest};
 
 pub fn run(env: &Env, args: &CacheArgs, out: &mut Out) -> Result<Exit> {
@@ -26,6 +27,9 @@ pub fn run(env: &Env, args: &CacheArgs, out: &mut Out) -> Result<Exit> {
 }
 
 fn show(env: &Env, args: &CacheShowArgs, out: &mut Out) -> Result<Exit> {
+    if let Some(url) = &args.server {
+        return show_server(env, url, args.json, out);
+    }
     let files = kept(env, &args.filter)?;
     if args.json {
         out.line(&serde_json::to_string_pretty(&files).expect("plain JSON"))?;
@@ -36,31 +40,85 @@ fn show(env: &Env, args: &CacheShowArgs, out: &mut Out) -> Result<Exit> {
         note(&format!("nothing is kept in {}", folder.display()));
         return Ok(Exit::Done);
     }
-    let now = clock::now_s();
-    let headings = ["MODEL", "FILES", "TOKENS", "SIZE", "USED", "HITS"];
-    let mut rows = vec![headings.map(str::to_owned)];
+    let mut rows = vec![heading("FILES")];
     for (model, files) in by_model(&files) {
-        let all = Sum::of(&files);
-        rows.push(all.row(model.unwrap_or(UNFIT), now));
-        let mut pieces: Vec<_> = by_piece(&files).into_iter().collect();
-        // The largest first; of the small ones there may be hundreds.
-        pieces.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
-        let rest = pieces.split_off(pieces.len().min(CACHE_PIECES_SHOWN));
-        for ((layer, name), sum) in pieces {
-            rows.push(sum.row(&format!("  {}: {name}", layer.name()), now));
-        }
-        if !rest.is_empty() {
-            let sums = rest.iter().map(|(_, sum)| sum);
-            let rest_sum = sums.fold(Sum::default(), |all, sum| all.plus(sum));
-            rows.push(rest_sum.row(&format!("  {} smaller pieces", rest.len()), now));
-        }
+        let model = model.unwrap_or(UNFIT);
+        rows.extend(model_rows(model, Sum::of(&files), by_piece(&files)));
     }
-    for line in columns(&rows) {
-        out.line(&line)?;
-    }
+    columns(&rows).iter().try_for_each(|line| out.line(line))?;
     let folder = disk_folder(env)?;
     note(&format!("in {}", folder.display()));
     Ok(Exit::Done)
+}
+
+/// What a server has in memory.
+fn show_server(env: &Env, url: &str, json: bool, out: &mut Out) -> Result<Exit> {
+    let url = format!(
+        "{}/cache",
+        url.trim_end_matches('/').trim_end_matches("/v1")
+    );
+    let failed = |why: &dyn std::fmt::Display| {
+        Error::device(format!("{url}: {why}; is `ostler serve` running there?"))
+    };
+    let mut request = ureq::get(&url);
+    if let Some(key) = &env.api_key {
+        request = request.header("Authorization", format!("Bearer {key}"));
+    }
+    let mut answer = request.call().map_err(|e| failed(&e))?;
+    let held: Held = answer.body_mut().read_json().map_err(|e| failed(&e))?;
+    if json {
+        out.line(&serde_json::to_string_pretty(&held).expect("plain JSON"))?;
+        return Ok(Exit::Done);
+    }
+    let now = clock::now_s();
+    let mut pieces: BTreeMap<_, Sum> = BTreeMap::new();
+    for piece in &held.pieces {
+        let part = Sum {
+            parts: 1,
+            tokens: piece.tokens,
+            bytes: piece.bytes,
+            used: now.saturating_sub(piece.unused_seconds as u64),
+            hits: piece.hits,
+        };
+        let sum = pieces
+            .entry((piece.layer, piece.name.as_str()))
+            .or_default();
+        *sum = sum.plus(&part);
+    }
+    let all = pieces
+        .values()
+        .fold(Sum::default(), |all, sum| all.plus(sum));
+    let mut rows = vec![heading("PIECES")];
+    rows.extend(model_rows(&held.model, all, pieces));
+    columns(&rows).iter().try_for_each(|line| out.line(line))?;
+    note(&format!(
+        "in memory, replies included: {} of {}",
+        bytes(held.bytes_used),
+        bytes(held.bytes_total)
+    ));
+    Ok(Exit::Done)
+}
+
+fn heading(parts: &str) -> [String; 6] {
+    ["MODEL", parts, "TOKENS", "SIZE", "USED", "HITS"].map(str::to_owned)
+}
+
+/// A model and its pieces, the largest first; of the small ones there may be hundreds.
+fn model_rows(model: &str, all: Sum, pieces: BTreeMap<(Layer, &str), Sum>) -> Vec<[String; 6]> {
+    let now = clock::now_s();
+    let mut rows = vec![all.row(model, now)];
+    let mut pieces: Vec<_> = pieces.into_iter().collect();
+    pieces.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.bytes));
+    let rest = pieces.split_off(pieces.len().min(CACHE_PIECES_SHOWN));
+    for ((layer, name), sum) in pieces {
+        rows.push(sum.row(&format!("  {}: {name}", layer.name()), now));
+    }
+    if !rest.is_empty() {
+        let sums = rest.iter().map(|(_, sum)| sum);
+        let rest_sum = sums.fold(Sum::default(), |all, sum| all.plus(sum));
+        rows.push(rest_sum.row(&format!("  {} smaller pieces", rest.len()), now));
+    }
+    rows
 }
 
 fn clear(env: &Env, filter: &CacheFilter, out: &mut Out) -> Result<Exit> {
@@ -124,7 +182,7 @@ fn by_piece<'a>(files: &[&'a KeptFile]) -> BTreeMap<(Layer, &'a str), Sum> {
         let tokens: usize = file.pieces.iter().map(|piece| piece.tokens).sum();
         for piece in &file.pieces {
             let part = Sum {
-                files: 1,
+                parts: 1,
                 tokens: piece.tokens,
                 bytes: file.bytes * piece.tokens as u64 / tokens.max(1) as u64,
                 used: file.used,
@@ -141,7 +199,8 @@ fn by_piece<'a>(files: &[&'a KeptFile]) -> BTreeMap<(Layer, &'a str), Sum> {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Sum {
-    files: usize,
+    /// Files, or pieces in memory.
+    parts: usize,
     tokens: usize,
     bytes: u64,
     /// The last time: seconds since 1970.
@@ -153,7 +212,7 @@ struct Sum {
 impl Sum {
     fn of(files: &[&KeptFile]) -> Sum {
         let sums = files.iter().map(|file| Sum {
-            files: 1,
+            parts: 1,
             tokens: file.tokens,
             bytes: file.bytes,
             used: file.used,
@@ -164,7 +223,7 @@ impl Sum {
 
     fn plus(self, other: &Sum) -> Sum {
         Sum {
-            files: self.files + other.files,
+            parts: self.parts + other.parts,
             tokens: self.tokens + other.tokens,
             bytes: self.bytes + other.bytes,
             used: self.used.max(other.used),
@@ -176,7 +235,7 @@ impl Sum {
         let ago = Duration::from_secs(now.saturating_sub(self.used));
         [
             name.to_owned(),
-            self.files.to_string(),
+            self.parts.to_string(),
             self.tokens.to_string(),
             bytes(self.bytes),
             format!("{} ago", HumanDuration(ago)),
@@ -222,7 +281,7 @@ mod tests {
         let pieces = by_piece(a);
         assert_eq!(pieces[&(Layer::History, "rules")].bytes, 750);
         let note = pieces[&(Layer::History, "note")];
-        assert_eq!((note.bytes, note.tokens, note.files), (1250, 30, 2));
+        assert_eq!((note.bytes, note.tokens, note.parts), (1250, 30, 2));
         assert_eq!(Sum::of(a).bytes, 2000);
         assert_eq!(Sum::of(a).row("a", 127)[4], "2 minutes ago");
     }

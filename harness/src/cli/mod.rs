@@ -12,6 +12,7 @@ mod bench_speed;
 mod cache;
 mod chat;
 mod figures;
+mod inspect;
 mod interrupt;
 mod loading;
 mod models;
@@ -112,6 +113,7 @@ fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
         Some(Command::Rm(args)) => models::rm(env, &args, &mut out),
         Some(Command::Agent(args)) => agent::run(env, &args, &mut out),
         Some(Command::Serve(args)) => serve::run(env, &args, &mut out),
+        Some(Command::Inspect(args)) => inspect::run(env, &args, &mut out),
         Some(Command::Cache(args)) => cache::run(env, &args, &mut out),
         Some(Command::Bench(BenchCommand::Cache(args))) => bench_cache::run(env, &args, &mut out),
         Some(Command::Bench(BenchCommand::Speed(args))) => bench_speed::run(env, &args, &mut out),

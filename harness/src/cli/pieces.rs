@@ -42,7 +42,11 @@ pub fn table(pieces: &[PieceUse]) -> String {
 
 /// What came between plan and report; nothing when they agree.
 pub fn between(report: &Report) -> Vec<String> {
-    let line = |event: &Between| match event {
+    report.between.iter().map(between_line).collect()
+}
+
+pub fn between_line(event: &Between) -> String {
+    match event {
         Between::Evicted { tokens } => {
             format!("{tokens} planned tokens were evicted before the call")
         }
@@ -58,8 +62,7 @@ pub fn between(report: &Report) -> Vec<String> {
         Between::Unfinished { tokens } => {
             format!("the call ended before {tokens} tokens of its prompt were computed")
         }
-    };
-    report.between.iter().map(line).collect()
+    }
 }
 
 fn broken(piece: &PieceUse) -> String {

@@ -1,6 +1,7 @@
 //! The HTTP server. Each dialect is a folder beside `openai`, with its own wire types; all of them
 //! ask [`crate::chat::ChatModel`], and none knows another.
 
+pub mod cache;
 mod guard;
 mod openai;
 
@@ -179,6 +180,8 @@ fn router(service: Arc<Service>, guard: guard::Guard) -> Router {
     Router::new()
         .merge(openai::routes())
         .route("/health", get(health))
+        .route("/cache", get(cache::held))
+        .route("/metrics", get(cache::metrics))
         .fallback(not_found)
         .method_not_allowed_fallback(not_allowed)
         .layer(DefaultBodyLimit::max(limits::BODY_BYTES_MAX))
@@ -199,7 +202,7 @@ async fn health(State(service): State<Arc<Service>>) -> Response {
 async fn not_found() -> Response {
     openai::error::refuse(
         StatusCode::NOT_FOUND,
-        "no such path; have /v1/chat/completions, /v1/models, /health",
+        "no such path; have /v1/chat/completions, /v1/models, /cache, /metrics, /health",
     )
 }
 
