@@ -117,19 +117,23 @@ fn engine(context: usize, blocks: usize) -> Engine {
     engine
 }
 
-/// Conversations that begin alike and then part, in pieces of 200 to a prompt.
+/// Conversations that begin alike and then part, each in 200 pieces.
 fn conversation(number: usize) -> Prompt {
     let piece = |index: usize| {
-        let tokens = CONVERSATION_TOKENS / 200;
-        let seed = if index == 0 { 0 } else { number };
-        let id =
-            |token: usize| ((seed * 7919 + index * 131 + token * 17 + token * seed) % 251) as u32;
-        Piece::new(
-            format!("piece {index}"),
-            Layer::History,
-            (0..tokens).map(id).collect::<Vec<_>>(),
-            b"",
-        )
+        let mut state = if index == 0 {
+            1
+        } else {
+            number as u64 * 200 + index as u64
+        };
+        let mut id = || {
+            // Knuth's MMIX generator.
+            state = state
+                .wrapping_mul(6364136223846793005)
+                .wrapping_add(1442695040888963407);
+            (state >> 33) as u32 % 251
+        };
+        let ids: Vec<u32> = (0..CONVERSATION_TOKENS / 200).map(|_| id()).collect();
+        Piece::new(format!("piece {index}"), Layer::History, ids, b"")
     };
     Prompt::new((0..200).map(piece).collect()).expect("one layer")
 }

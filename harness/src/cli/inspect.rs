@@ -154,6 +154,8 @@ fn compare(before: &[TracedPiece], now: &[TracedPiece], trace: &Trace) -> Vec<Ro
         };
         let here =
             (before.get(index).is_some_and(alike) && !matched.contains(&index)).then_some(index);
+        // The opening of the reply ends every prompt; that it stands elsewhere now is no loss.
+        let ends = |place: &usize| place + 1 == before.len() && index + 1 == now.len();
         let (state, old) = match here {
             // The last token is computed for its logits, whatever is kept.
             Some(_) if same_so_far && computed > 0 && !only_for_logits(trace) => {
@@ -161,6 +163,7 @@ fn compare(before: &[TracedPiece], now: &[TracedPiece], trace: &Trace) -> Vec<Ro
             }
             Some(_) => (State::Unchanged, here),
             None => match (find(&alike), find(&|old| old.name == piece.name)) {
+                (Some(place), _) if ends(&place) => (State::New, Some(place)),
                 (Some(place), _) => (State::Moved, Some(place)),
                 (None, Some(place)) => (State::Changed, Some(place)),
                 (None, None) => (State::New, None),
@@ -486,6 +489,25 @@ mod tests {
         );
         assert_eq!(calls[4].lost(), 0);
         assert_eq!(calls[4].rows[0].piece.layer, Layer::History);
+        let appended = [
+            step(
+                0,
+                0,
+                vec![piece("a", "1", 10), piece("reply", "9", 3)],
+                0,
+                13,
+                "first_call",
+            ),
+            step(
+                1,
+                1,
+                vec![piece("b", "2", 5), piece("reply", "9", 3)],
+                10,
+                8,
+                "new_piece",
+            ),
+        ];
+        assert_eq!(super::calls(&appended)[1].lost(), 0);
         let lines = calls[1].lines().join("\n");
         assert!(
             lines.contains("lost: 70 tokens that the call before had, 140 ms"),
