@@ -86,8 +86,10 @@ pub enum Unfit {
     Impossible(String),
     #[error("its header does not match its checksum")]
     Header,
-    #[error("block {0} does not match its checksum")]
+    #[error("block {0} is cut short or does not match its checksum")]
     Block(usize),
+    #[error("it has gone")]
+    Gone,
     #[error("it cannot be read: {0}")]
     Io(String),
 }

@@ -227,12 +227,15 @@ impl Disk {
 
     fn read_block(&self, found: &Found, to: &mut [u8]) -> Result<(), Unfit> {
         let block = found.slot.block;
-        let gone = || Unfit::Io("it has gone".into());
-        let stored = self.index.get(&found.slot.file).ok_or_else(gone)?;
+        let stored = self.index.get(&found.slot.file).ok_or(Unfit::Gone)?;
         let header = &stored.header;
         let offset = header.data_offset + block as u64 * header.block_bytes;
         let read = self.files.read(&found.slot.file, offset, to);
-        read.map_err(|e| Unfit::Io(e.to_string()))?;
+        read.map_err(|e| match e.kind() {
+            io::ErrorKind::NotFound => Unfit::Gone,
+            io::ErrorKind::UnexpectedEof => Unfit::Block(block),
+            _ => Unfit::Io(e.to_string()),
+        })?;
         match format::block_sum(&stored.keys[block], to) == header.sums[block] {
             true => Ok(()),
             false => Err(Unfit::Block(block)),
@@ -243,8 +246,21 @@ impl Disk {
         self.stats.files_unfit += 1;
         match reason {
             // Another process needed the room, or the person cleared the cache.
+            Unfit::Gone => {
+                tracing::debug!(file = %name, "a file of KV blocks was lost");
+                self.forget(name);
+            }
+            // It may be read again some day. Until then its bytes count, and it goes first.
             Unfit::Io(_) => {
-                tracing::debug!(file = %name, %reason, "a file of KV blocks was lost");
+                tracing::warn!(file = %name, %reason, "a file of KV blocks is left out");
+                if let Some(stored) = self.index.get(name) {
+                    let entry = Entry {
+                        name: name.clone(),
+                        bytes: stored.header.file_bytes(),
+                        used: 0,
+                    };
+                    self.others.insert(name.clone(), entry);
+                }
                 self.forget(name);
             }
             _ => {

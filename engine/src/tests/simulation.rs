@@ -376,7 +376,13 @@ impl Simulation {
         let counts = self.rig.core.stats().blocks;
         assert_eq!(counts.leased, 0);
         self.from_disk += self.loaded();
-        assert!(self.files.bytes() <= self.bytes_max || self.files.fails());
+        assert!(
+            self.files.bytes() <= self.bytes_max || self.files.fails(),
+            "{} bytes on disk, {} allowed: {:?}",
+            self.files.bytes(),
+            self.bytes_max,
+            self.rig.core.stats().disk
+        );
         self.rig.core.clear_cache();
         assert_eq!(self.rig.core.stats().blocks.free, counts.total);
         let stats = self.rig.core.stats();

@@ -155,6 +155,9 @@ impl Memory {
     /// Writes a new file and renames it over the old one, so that a reader sees one or the other.
     fn write(&self, path: &Path) -> std::io::Result<()> {
         let text = serde_json::to_vec(self)?;
+        if let Some(folder) = path.parent() {
+            std::fs::create_dir_all(folder)?;
+        }
         let mut name = path.file_name().unwrap_or_default().to_owned();
         name.push(format!(".{}.tmp", std::process::id()));
         let new = path.with_file_name(name);
