@@ -81,6 +81,9 @@ fn a_conversation_through_the_handle() {
     let timeline = engine.timeline(salt);
     assert_eq!(timeline.sync(&prompt(&[&a])).unwrap().computed, 0);
     let fork = timeline.fork();
+    assert_eq!(fork.ancestors(), [timeline.id()]);
+    assert_eq!(fork.fork().ancestors(), [timeline.id(), fork.id()]);
+    drop(fork.hold());
     drop(timeline);
     let (_, _, report, _) = read(fork.generate(greedy(prompt(&[&a, &[9]]), 1)).unwrap());
     assert_eq!(report.reused, 60);

@@ -284,7 +284,8 @@ fn the_digest_is_remembered_for_exactly_this_file() {
             .unwrap()
             .contains(&other_digest.to_string())
     );
-    let nowhere = dir.path().join("no/such/folder/digests.json");
+    // A file stands where the folder should be.
+    let nowhere = cache.join("digests.json");
     assert_eq!(
         WeightsDigest::of(&other, Some(&nowhere)).unwrap(),
         other_digest
