@@ -260,7 +260,8 @@ impl Core {
     /// What is in memory, piece by piece, as far as it is remembered what it was.
     pub fn resident(&self) -> Vec<ResidentPiece> {
         let now = self.clock.now();
-        let token_bytes = self.stats().block_bytes / BLOCK_TOKENS as u64;
+        let block_bytes = self.cache.pool().kv().shape().block_bytes();
+        let token_bytes = (block_bytes / BLOCK_TOKENS) as u64;
         let ends = self.cache.piece_ends().filter_map(|key| self.seen.end(key));
         let piece = |end: &End| ResidentPiece {
             name: end.name.to_string(),

@@ -50,13 +50,14 @@ pub use error::{Blame, Error, PieceTokens, Result};
 pub use grammar::GrammarSpec;
 pub use keys::{BlockKey, ChainKey, Fingerprint, Salt, text_hash};
 pub use piece::{Layer, Piece};
+pub use plan::computed_within;
 pub use pool::{BlockCount, BlockId, PoolCounts};
 pub use prompt::Prompt;
 pub use report::{Between, Break, PieceUse, Plan, Report, Source, Why};
 pub use request::{Canceller, Event, Finish, Generation, Logprob, Priority, Request};
 pub use sampler::SamplingParams;
 pub use stats::{ResidentPiece, ReuseGaps, Stats};
-pub use timeline::{Held, Timeline};
+pub use timeline::Timeline;
 pub use vocab::TokenBytes;
 
 #[cfg(test)]

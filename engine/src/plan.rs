@@ -113,32 +113,34 @@ impl Sources {
     pub fn list(&self) -> Vec<(Source, usize)> {
         self.0.clone()
     }
+}
 
-    /// Computed positions, in order.
-    fn computed_ranges(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let mut end = 0;
-        self.0.iter().filter_map(move |(source, tokens)| {
-            end += tokens;
-            (*source == Source::Computed).then_some((end - tokens, end))
-        })
-    }
+/// Computed positions of a prompt whose tokens have these sources, in order.
+fn computed_ranges(sources: &[(Source, usize)]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let mut end = 0;
+    sources.iter().filter_map(move |(source, tokens)| {
+        end += tokens;
+        (*source == Source::Computed).then_some((end - tokens, end))
+    })
+}
 
-    fn computed_within(&self, start: usize, end: usize) -> usize {
-        self.computed_ranges()
-            .map(|(a, b)| b.min(end).saturating_sub(a.max(start)))
-            .sum()
-    }
+/// How many of the positions from `start` to `end` were computed, in a prompt whose tokens have these sources, as
+/// [`Report::sources`](crate::Report) tells them.
+pub fn computed_within(sources: &[(Source, usize)], start: usize, end: usize) -> usize {
+    computed_ranges(sources)
+        .map(|(a, b)| b.min(end).saturating_sub(a.max(start)))
+        .sum()
 }
 
 /// The table: one row per piece. The break is at the first computed token; `why` is asked for the
 /// piece that holds it.
 pub fn piece_uses(keyed: &Keyed, sources: &Sources, why: impl Fn(usize) -> Why) -> Vec<PieceUse> {
-    let break_at = sources.computed_ranges().next().map(|(start, _)| start);
+    let break_at = computed_ranges(&sources.0).next().map(|(start, _)| start);
     let covered = sources.tokens();
     let mut start = 0;
     let row = |(index, (piece, mark)): (usize, (&crate::Piece, &crate::tree::Mark))| {
         let end = mark.position;
-        let computed = sources.computed_within(start, end);
+        let computed = computed_within(&sources.0, start, end);
         let reached = covered.min(end).saturating_sub(start.min(covered));
         let broken = break_at.filter(|at| (start..end).contains(at));
         start = end;

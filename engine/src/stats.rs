@@ -4,7 +4,7 @@ use crate::disk::DiskStats;
 use crate::piece::Layer;
 use crate::pool::PoolCounts;
 use crate::report::Why;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// How long before a request what it goes on from was used: how many requests up to each bound.
@@ -28,7 +28,7 @@ impl ReuseGaps {
 }
 
 /// A piece that is in memory, to its end.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ResidentPiece {
     pub name: String,
     pub layer: Layer,

@@ -20,9 +20,6 @@ pub struct Timeline {
     ancestors: Vec<u64>,
 }
 
-/// While it lives, its timeline gives up its blocks last.
-pub struct Held<'t>(&'t Timeline);
-
 impl Timeline {
     pub(crate) fn new(engine: Engine, id: u64, salt: Salt, ancestors: Vec<u64>) -> Self {
         Timeline {
@@ -67,14 +64,8 @@ impl Timeline {
         Timeline::new(self.engine.clone(), new, self.salt.clone(), ancestors)
     }
 
-    /// Says that the conversation will go on soon: its tool runs, or a person is asked. Ends when the guard
-    /// is dropped.
-    pub fn hold(&self) -> Held<'_> {
-        self.set_held(true);
-        Held(self)
-    }
-
-    /// As [`Self::hold`], until it is said to be over.
+    /// Says whether the conversation will go on soon: its tool runs, or a person is asked. While it is held it
+    /// gives up its blocks last.
     pub fn set_held(&self, held: bool) {
         let hold = Command::HoldTimeline { id: self.id, held };
         // A stopped engine says so when the timeline is used.
@@ -106,12 +97,6 @@ impl Timeline {
 
     pub fn engine(&self) -> &Engine {
         &self.engine
-    }
-}
-
-impl Drop for Held<'_> {
-    fn drop(&mut self) {
-        self.0.set_held(false);
     }
 }
 

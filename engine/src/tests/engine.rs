@@ -83,7 +83,7 @@ fn a_conversation_through_the_handle() {
     let fork = timeline.fork();
     assert_eq!(fork.ancestors(), [timeline.id()]);
     assert_eq!(fork.fork().ancestors(), [timeline.id(), fork.id()]);
-    drop(fork.hold());
+    fork.set_held(true);
     drop(timeline);
     let (_, _, report, _) = read(fork.generate(greedy(prompt(&[&a, &[9]]), 1)).unwrap());
     assert_eq!(report.reused, 60);

@@ -14,7 +14,7 @@ use super::pieces::Frozen;
 use super::prompt;
 use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
-use super::trace::{self, Trace};
+use super::trace::{self, Trace, TracedPiece};
 use super::transcript::{Call, Entry, Record, ToolOutput};
 use super::transcript_tool;
 use super::view::View;
@@ -62,6 +62,8 @@ pub struct Agent<'a> {
     calls_made: u64,
     /// Tokens of the context at most, where they follow from the last reply: measuring renders the prompt.
     tokens_at_most: Option<usize>,
+    /// The pieces of the newest step.
+    traced: Vec<TracedPiece>,
 }
 
 /// The hands an agent works with; apart from the session, which it owns.
@@ -105,6 +107,7 @@ impl<'a> Agent<'a> {
         }
         Ok(Agent {
             calls_made: session.records().len() as u64,
+            traced: trace::newest_pieces(session.records()),
             runtime: hands.runtime,
             tools: hands.tools,
             policy: hands.policy,
@@ -378,8 +381,9 @@ impl<'a> Agent<'a> {
     fn record_step(&mut self, reply: &Reply) -> Result<(), Error> {
         if let Some(report) = &reply.report {
             let trace = reply.plan.as_ref().map(|plan| {
-                let before = trace::newest_pieces(self.session.records());
-                Box::new(Trace::new(plan, report, &before))
+                let trace = Trace::new(plan, report, &self.traced);
+                self.traced = trace.pieces(&self.traced);
+                Box::new(trace)
             });
             self.session.append(Entry::Step {
                 prompt_tokens: report.tokens,

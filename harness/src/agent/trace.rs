@@ -87,16 +87,7 @@ impl Trace {
 
     /// Computed tokens among those from `start` to `end`.
     pub fn computed_within(&self, start: usize, end: usize) -> usize {
-        let mut position = 0;
-        let mut computed = 0;
-        for (source, tokens) in &self.sources {
-            let (from, to) = (position.max(start), (position + tokens).min(end));
-            if *source == Source::Computed {
-                computed += to.saturating_sub(from);
-            }
-            position += tokens;
-        }
-        computed
+        engine::computed_within(&self.sources, start, end)
     }
 }
 

@@ -40,18 +40,13 @@ pub struct Answer {
 impl Server {
     /// Asks the server at `url` (with or without `/v1`) for its first model.
     pub fn new(url: &str) -> Result<Server> {
-        let address = url.trim_end_matches('/').trim_end_matches("/v1").to_owned();
+        let address = root(url).to_owned();
         if !address.starts_with("http://") && !address.starts_with("https://") {
             return Err(Error::caller(format!(
                 "--against {url}: need an address such as http://127.0.0.1:8080"
             )));
         }
-        let agent: ureq::Agent = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            // It is a machine of one's own; a proxy would be timed along with it.
-            .proxy(None)
-            .build()
-            .into();
+        let agent = agent();
         let path = format!("{address}/v1/models");
         let mut answer = agent.get(&path).call().map_err(|e| failed(&path, &e))?;
         let models: Value = answer
@@ -151,14 +146,7 @@ impl Server {
         let clock = Instant::now();
         let response = self.agent.post(&path).send_json(&request);
         let mut response = response.map_err(|e| failed(&path, &e))?;
-        if !response.status().is_success() {
-            let said = response.body_mut().read_to_string().unwrap_or_default();
-            let said: String = said.chars().take(300).collect();
-            return Err(Error::device(format!(
-                "{path} answered {}: {said}",
-                response.status()
-            )));
-        }
+        check_status(&path, &mut response)?;
         let (mut first, mut last, mut pieces) = (None, 0.0, 0);
         let mut text = String::new();
         let (mut usage, mut timings) = (Value::Null, Value::Null);
@@ -210,6 +198,30 @@ impl Server {
             rest_seconds: last - first,
         })
     }
+}
+
+/// The address of a server, given with `/v1` or without.
+pub fn root(url: &str) -> &str {
+    url.trim_end_matches('/').trim_end_matches("/v1")
+}
+
+/// What asks a server directly: it is on a machine of one's own, and a proxy would be timed along with it.
+pub fn agent() -> ureq::Agent {
+    let config = ureq::Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None);
+    config.build().into()
+}
+
+/// An answer that is a refusal becomes an error, with what the server said.
+pub fn check_status(path: &str, response: &mut ureq::http::Response<ureq::Body>) -> Result<()> {
+    if response.status().is_success() {
+        return Ok(());
+    }
+    let said = response.body_mut().read_to_string().unwrap_or_default();
+    let said: String = said.chars().take(300).collect();
+    let status = response.status();
+    Err(Error::device(format!("{path} answered {status}: {said}")))
 }
 
 fn failed(path: &str, why: &dyn std::fmt::Display) -> Error {

@@ -33,19 +33,28 @@ pub fn request(ids: &[u32], tokens_max: usize, salt: Salt) -> Result<Request> {
 }
 
 /// Waits for the end of a reply.
-pub fn finish(mut generation: Generation) -> Result<(Plan, Report)> {
+pub fn finish(generation: Generation) -> Result<(Plan, Report)> {
+    let (plan, report, _) = follow(generation, || {})?;
+    Ok((plan, report))
+}
+
+/// As [`finish`], with a word at each token. Returns the ids sampled, too.
+pub fn follow(
+    mut generation: Generation,
+    mut on_token: impl FnMut(),
+) -> Result<(Plan, Report, Vec<u32>)> {
     let mut plan = None;
     while let Some(event) = generation.recv() {
         match event {
             Event::Plan(planned) => plan = Some(planned),
-            Event::Token { .. } => {}
+            Event::Token { .. } => on_token(),
             Event::Done {
                 reason: Finish::Error(error),
                 ..
             } => return Err(error.into()),
-            Event::Done { report, .. } => {
+            Event::Done { report, ids, .. } => {
                 let plan = plan.ok_or_else(|| Error::bug("the engine sent no plan"))?;
-                return Ok((plan, report));
+                return Ok((plan, report, ids));
             }
         }
     }

@@ -9,6 +9,7 @@ use indicatif::HumanDuration;
 
 use super::Exit;
 use super::args::{CacheArgs, CacheCommand, CacheFilter, CacheShowArgs};
+use super::bench_against;
 use super::models::columns;
 use super::output::{Out, note};
 use crate::clock;
@@ -53,18 +54,16 @@ fn show(env: &Env, args: &CacheShowArgs, out: &mut Out) -> Result<Exit> {
 
 /// What a server has in memory.
 fn show_server(env: &Env, url: &str, json: bool, out: &mut Out) -> Result<Exit> {
-    let url = format!(
-        "{}/cache",
-        url.trim_end_matches('/').trim_end_matches("/v1")
-    );
+    let url = format!("{}/cache", bench_against::root(url));
     let failed = |why: &dyn std::fmt::Display| {
         Error::device(format!("{url}: {why}; is `ostler serve` running there?"))
     };
-    let mut request = ureq::get(&url);
+    let mut request = bench_against::agent().get(&url);
     if let Some(key) = &env.api_key {
         request = request.header("Authorization", format!("Bearer {key}"));
     }
     let mut answer = request.call().map_err(|e| failed(&e))?;
+    bench_against::check_status(&url, &mut answer)?;
     let held: Held = answer.body_mut().read_json().map_err(|e| failed(&e))?;
     if json {
         out.line(&serde_json::to_string_pretty(&held).expect("plain JSON"))?;
@@ -80,15 +79,10 @@ fn show_server(env: &Env, url: &str, json: bool, out: &mut Out) -> Result<Exit> 
             used: now.saturating_sub(piece.unused_seconds as u64),
             hits: piece.hits,
         };
-        let sum = pieces
-            .entry((piece.layer, piece.name.as_str()))
-            .or_default();
-        *sum = sum.plus(&part);
+        add(&mut pieces, piece.layer, &piece.name, part);
     }
-    let all = pieces
-        .values()
-        .fold(Sum::default(), |all, sum| all.plus(sum));
     let mut rows = vec![heading("PIECES")];
+    let all = Sum::total(pieces.values().copied());
     rows.extend(model_rows(&held.model, all, pieces));
     columns(&rows).iter().try_for_each(|line| out.line(line))?;
     note(&format!(
@@ -114,8 +108,7 @@ fn model_rows(model: &str, all: Sum, pieces: BTreeMap<(Layer, &str), Sum>) -> Ve
         rows.push(sum.row(&format!("  {}: {name}", layer.name()), now));
     }
     if !rest.is_empty() {
-        let sums = rest.iter().map(|(_, sum)| sum);
-        let rest_sum = sums.fold(Sum::default(), |all, sum| all.plus(sum));
+        let rest_sum = Sum::total(rest.iter().map(|(_, sum)| *sum));
         rows.push(rest_sum.row(&format!("  {} smaller pieces", rest.len()), now));
     }
     rows
@@ -188,13 +181,15 @@ fn by_piece<'a>(files: &[&'a KeptFile]) -> BTreeMap<(Layer, &'a str), Sum> {
                 used: file.used,
                 hits: file.hits,
             };
-            let sum = pieces
-                .entry((piece.layer, piece.name.as_str()))
-                .or_default();
-            *sum = sum.plus(&part);
+            add(&mut pieces, piece.layer, &piece.name, part);
         }
     }
     pieces
+}
+
+fn add<'a>(pieces: &mut BTreeMap<(Layer, &'a str), Sum>, layer: Layer, name: &'a str, part: Sum) {
+    let sum = pieces.entry((layer, name)).or_default();
+    *sum = sum.plus(&part);
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -218,6 +213,10 @@ impl Sum {
             used: file.used,
             hits: file.hits,
         });
+        Sum::total(sums)
+    }
+
+    fn total(sums: impl Iterator<Item = Sum>) -> Sum {
         sums.fold(Sum::default(), |all, sum| all.plus(&sum))
     }
 

@@ -23,17 +23,7 @@ pub struct Held {
     /// Of keys and values in memory.
     pub bytes_used: u64,
     pub bytes_total: u64,
-    pub pieces: Vec<HeldPiece>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-pub struct HeldPiece {
-    pub name: String,
-    pub layer: engine::Layer,
-    pub tokens: usize,
-    pub bytes: u64,
-    pub unused_seconds: f64,
-    pub hits: u64,
+    pub pieces: Vec<ResidentPiece>,
 }
 
 pub async fn held(State(service): State<Arc<Service>>) -> Response {
@@ -44,23 +34,10 @@ pub async fn held(State(service): State<Arc<Service>>) -> Response {
             model: service.model.name.clone(),
             bytes_used: (stats.blocks.total - stats.blocks.free) as u64 * stats.block_bytes,
             bytes_total: stats.blocks.total as u64 * stats.block_bytes,
-            pieces: pieces.into_iter().map(HeldPiece::from).collect(),
+            pieces,
         })
         .into_response(),
         Err(error) => refused(error),
-    }
-}
-
-impl From<ResidentPiece> for HeldPiece {
-    fn from(piece: ResidentPiece) -> HeldPiece {
-        HeldPiece {
-            name: piece.name,
-            layer: piece.layer,
-            tokens: piece.tokens,
-            bytes: piece.bytes,
-            unused_seconds: piece.unused_seconds,
-            hits: piece.hits,
-        }
     }
 }
 

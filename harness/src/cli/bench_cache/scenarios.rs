@@ -94,10 +94,7 @@ pub const GROUPS: [Group; 8] = [
     },
     Group {
         names: &["agent-30"],
-        context: |prompt| {
-            let results: usize = (0..RESULTS.len()).map(|step| result(step, prompt)).sum();
-            prompt / 2 + results + CALL_TOKENS * (RESULTS.len() + 1)
-        },
+        context: agent_tokens,
         room: |_| Room::All,
         run: agent,
     },
@@ -130,13 +127,18 @@ fn conversation(prompt: usize) -> usize {
     prompt / 2 + ROUNDS * (TURN_TOKENS + TURN_REPLY_TOKENS)
 }
 
+fn agent_tokens(prompt: usize) -> usize {
+    let results: usize = (0..RESULTS.len()).map(|step| result(step, prompt)).sum();
+    prompt / 2 + results + CALL_TOKENS * (RESULTS.len() + 1)
+}
+
 fn result(step: usize, prompt: usize) -> usize {
     (RESULTS[step] * prompt / 2048).max(1)
 }
 
 /// Tokens that must fit into memory together for everything to be found again.
 pub fn resident_tokens(prompt: usize) -> usize {
-    let agent = (GROUPS[4].context)(prompt);
+    let agent = agent_tokens(prompt);
     let forks = 2 * prompt + 16 * 2 * BRIEF_TOKENS;
     let prompts = 7 * (prompt + 2 * SHIFT_TOKENS);
     let append = deep(prompt) + 4 * APPEND_TOKENS;

@@ -7,10 +7,10 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::{Event, Finish, Generation, Layer, Piece, Plan, Prompt, Report, Salt};
+use engine::{Generation, Layer, Piece, Plan, Prompt, Report, Salt};
 
 use super::super::bench_against::{Answer, Server};
-use super::super::bench_call::{Words, finish, request};
+use super::super::bench_call::{Words, finish, follow, request};
 use crate::chat::ChatModel;
 use crate::error::{Error, Result};
 
@@ -237,34 +237,23 @@ impl Side for Here {
     }
 }
 
-fn read(mut generation: Generation, clock: Instant) -> Result<(Told, Plan, Report)> {
-    let (mut plan, mut first) = (None, None);
-    while let Some(event) = generation.recv() {
-        match event {
-            Event::Plan(planned) => plan = Some(planned),
-            Event::Token { .. } => _ = first.get_or_insert_with(|| ms_since(clock)),
-            Event::Done {
-                reason: Finish::Error(error),
-                ..
-            } => return Err(error.into()),
-            Event::Done { report, ids, .. } => {
-                let plan = plan.ok_or_else(|| Error::bug("the engine sent no plan"))?;
-                let total_ms = ms_since(clock);
-                let told = Told {
-                    prompt_tokens: Some(report.tokens),
-                    cached_tokens: Some(report.reused),
-                    generated_tokens: report.generated,
-                    ttft_ms: first.unwrap_or(total_ms),
-                    total_ms,
-                    ids,
-                    text: String::new(),
-                    wrong: None,
-                };
-                return Ok((told, plan, report));
-            }
-        }
-    }
-    Err(Error::bug("the engine's events ended without their end"))
+fn read(generation: Generation, clock: Instant) -> Result<(Told, Plan, Report)> {
+    let mut first = None;
+    let (plan, report, ids) = follow(generation, || {
+        first.get_or_insert_with(|| ms_since(clock));
+    })?;
+    let total_ms = ms_since(clock);
+    let told = Told {
+        prompt_tokens: Some(report.tokens),
+        cached_tokens: Some(report.reused),
+        generated_tokens: report.generated,
+        ttft_ms: first.unwrap_or(total_ms),
+        total_ms,
+        ids,
+        text: String::new(),
+        wrong: None,
+    };
+    Ok((told, plan, report))
 }
 
 /// A server, told apart by its address.
