@@ -51,6 +51,7 @@ fn main() {
             kv_heads,
             head_dim,
             scale: (head_dim as f32).powf(-0.5),
+            window: None,
         };
         for ty in [KvType::F16, KvType::F32, KvType::Q8_0] {
             let name = format!("attention,{ty:?},{q_heads}/{kv_heads}x{head_dim}");

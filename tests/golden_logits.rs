@@ -40,6 +40,7 @@ struct Case {
     rope_base: f32,
     seed: u64,
     rope_factors: Option<Vec<f32>>,
+    window: Option<(usize, usize)>,
 }
 
 fn golden_dir() -> &'static Path {
@@ -84,6 +85,7 @@ fn spec(golden: &Golden, case: &Case) -> TinySpec {
         tied: case.tied,
         rope_base: case.rope_base,
         rope_factors: case.rope_factors.clone(),
+        window: case.window,
         seed: case.seed,
         ..TinySpec::default()
     }

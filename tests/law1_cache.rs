@@ -354,6 +354,7 @@ fn after_eviction(lab: &Lab, length: usize) {
 struct TinyCase {
     name: &'static str,
     family: Family,
+    window: Option<(usize, usize)>,
     weights: WeightType,
     kv: KvType,
 }
@@ -363,38 +364,51 @@ const TINY: &[TinyCase] = &[
     TinyCase {
         name: "llama F32",
         family: Family::Llama,
+        window: None,
         weights: WeightType::F32,
         kv: KvType::F32,
     },
     TinyCase {
         name: "llama Q4_1",
         family: Family::Llama,
+        window: None,
         weights: WeightType::Q4_1,
         kv: KvType::F16,
     },
     TinyCase {
         name: "qwen2 Q8_0",
         family: Family::Qwen2,
+        window: None,
         weights: WeightType::Q8_0,
         kv: KvType::F16,
     },
     TinyCase {
         name: "qwen2 Q4_K",
         family: Family::Qwen2,
+        window: None,
         weights: WeightType::Q4K,
         kv: KvType::F16,
     },
     TinyCase {
         name: "llama Q6_K",
         family: Family::Llama,
+        window: None,
         weights: WeightType::Q6K,
         kv: KvType::F32,
     },
     TinyCase {
         name: "qwen2 F16",
         family: Family::Qwen2,
+        window: None,
         weights: WeightType::F16,
         kv: KvType::F32,
+    },
+    TinyCase {
+        name: "gemma3 Q8_0",
+        family: Family::Gemma3,
+        window: Some((40, 2)),
+        weights: WeightType::Q8_0,
+        kv: KvType::F16,
     },
 ];
 
@@ -402,6 +416,7 @@ fn tiny(folder: &Path, case: &TinyCase) -> PathBuf {
     let path = folder.join(format!("{}.gguf", case.name.replace(' ', "-")));
     let spec = TinySpec {
         family: case.family,
+        window: case.window,
         weights: case.weights,
         d_model: 256,
         d_ff: 256,

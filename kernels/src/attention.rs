@@ -6,6 +6,7 @@
 //! merge runs afterwards. Either way a row's bits are the same. After FlashAttention and
 //! flash-decoding, with the split fixed.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use crate::attention_tile::{Partial, Queries, finish, merge, tile, wide_floats};
@@ -23,6 +24,19 @@ pub struct AttnShape {
     pub head_dim: usize,
     /// Multiplies the scores, usually `1 / sqrt(head_dim)`.
     pub scale: f32,
+    /// Positions that a row sees, its own included; `None` for all up to its own. What lies before the
+    /// window of every row of a call is not read: its blocks need not be there.
+    pub window: Option<NonZeroUsize>,
+}
+
+impl AttnShape {
+    /// First position that the row at `position` sees.
+    pub(crate) fn first_seen(&self, position: usize) -> usize {
+        match self.window {
+            Some(window) => (position + 1).saturating_sub(window.get()),
+            None => 0,
+        }
+    }
 }
 
 /// `q` [T, Hq, D] f32, K and V already appended -> `out` [T, Hq, D] f32, T the rows of all `seqs`.
@@ -83,7 +97,7 @@ fn check(
     );
     assert_eq!(q.len(), out.len(), "out is [T, Hq, D]");
     for seq in seqs {
-        seq.check(kv);
+        seq.check(kv, shape.first_seen(seq.start));
     }
 }
 
@@ -132,8 +146,11 @@ impl<'a> Call<'a> {
 
     /// Most tiles of a unit.
     fn tiles(&self) -> usize {
-        let last = |s: &SeqSpan<'_>| (s.start + s.rows).div_ceil(TILE_TOKENS);
-        self.seqs.iter().map(last).max().unwrap_or(0)
+        let tiles = |s: &SeqSpan<'_>| {
+            let first = self.shape.first_seen(s.start) / TILE_TOKENS;
+            (s.start + s.rows).div_ceil(TILE_TOKENS) - first
+        };
+        self.seqs.iter().map(tiles).max().unwrap_or(0)
     }
 
     /// The queries of unit `unit` and where their positions begin in `q` and `out`.
@@ -196,8 +213,7 @@ impl<S: Stored> Job for Work<'_, S> {
             unsafe {
                 tile::<I, S>(&self.queries, self.q, t, self.scores, self.wide, &mut part);
                 if let Some((total, _)) = &mut total {
-                    let rows = self.queries.rows_from(t * TILE_TOKENS)..rows;
-                    merge::<I>(total, &part, rows, d, t == 0);
+                    merge::<I>(total, &part, &self.queries, t);
                 }
             }
         }
@@ -243,7 +259,7 @@ fn whole<S: Stored>(
         let (total, q) = rest.split_at_mut(part.len());
         let (queries, at) = call.unit(unit);
         let work = Work::<S> {
-            tiles: 0..queries.tiles(),
+            tiles: queries.tiles(),
             total: Some((total, out.at(at, queries.q.len()))),
             queries,
             q,
@@ -276,16 +292,16 @@ fn by_tile<S: Stored>(
     let (workers, parts) = (Parts::new(workers), Parts::new(parts));
     pool.for_units(units * tiles, &|i, worker| {
         let (queries, _) = call.unit(i / tiles);
-        if i % tiles >= queries.tiles() {
+        let Some(tile) = queries.tiles().nth(i % tiles) else {
             return;
-        }
+        };
         // SAFETY: each worker has its own.
         let buffer = unsafe { workers.part(worker * each, each) };
         let (scores, rest) = buffer.split_at_mut(scores);
         let (q, wide) = rest.split_at_mut(part);
         let work = Work::<S> {
             queries,
-            tiles: i % tiles..i % tiles + 1,
+            tiles: tile..tile + 1,
             q,
             scores,
             wide,
@@ -301,7 +317,7 @@ fn by_tile<S: Stored>(
         let (queries, at) = call.unit(unit);
         let work = Merge {
             // SAFETY: the parts of this unit, all computed; no other unit touches them.
-            parts: unsafe { parts.part(unit * tiles * part, queries.tiles() * part) },
+            parts: unsafe { parts.part(unit * tiles * part, queries.tiles().len() * part) },
             part,
             // SAFETY: each worker has one.
             total: unsafe { workers.part(worker * each + scores, part) },
@@ -329,11 +345,11 @@ impl Job for Merge<'_> {
     unsafe fn on<I: Isa>(self) {
         let (rows, d) = (self.queries.rows(), self.queries.shape.head_dim);
         let mut total = Partial::new(self.total, rows, d);
-        for (t, part) in self.parts.chunks_exact_mut(self.part).enumerate() {
+        let parts = self.parts.chunks_exact_mut(self.part);
+        for (t, part) in self.queries.tiles().zip(parts) {
             let part = Partial::new(part, rows, d);
-            let rows = self.queries.rows_from(t * TILE_TOKENS)..rows;
             // SAFETY: no pointers.
-            unsafe { merge::<I>(&mut total, &part, rows, d, t == 0) }
+            unsafe { merge::<I>(&mut total, &part, &self.queries, t) }
         }
         // SAFETY: `out` is this unit's part of the output.
         unsafe { finish::<I>(&self.queries, &total, self.out) }

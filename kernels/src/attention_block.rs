@@ -276,6 +276,14 @@ pub(crate) struct Keys<'a> {
     pub position: usize,
 }
 
+impl Keys<'_> {
+    /// Rows that see some of the block.
+    pub fn rows(&self) -> Range<usize> {
+        self.queries
+            .rows_seeing(self.position..self.position + BLOCK_TOKENS)
+    }
+}
+
 /// Adds the weighted values `v` [32][D] to the rows of `o` [rows, D] that see them; `scores` [rows][128]
 /// are the weights.
 ///
@@ -293,27 +301,35 @@ pub(crate) unsafe fn weigh_block<I: Isa, S: Stored>(
         start,
         position,
     } = keys;
-    let rows = queries.rows_from(position)..queries.rows();
+    let rows = keys.rows();
     let base = position - start;
-    // Keys of the block that all these rows see go together; the few on the diagonal that only later
-    // rows see follow one by one.
-    let shared = (queries.keys(rows.start, start) - base).min(BLOCK_TOKENS);
-    let seen = (queries.keys(rows.end - 1, start) - base).min(BLOCK_TOKENS);
+    let seen = |r: usize| {
+        let keys = queries.keys(r, start);
+        keys.start.saturating_sub(base)..(keys.end - base).min(BLOCK_TOKENS)
+    };
+    let (first, last) = (seen(rows.start), seen(rows.end - 1));
+    // Keys of the block that all these rows see go together; the few at the edges that only earlier or
+    // only later rows see go one by one.
+    let shared = last.start.min(first.end)..first.end;
     debug_assert!(rows.end * v.head_dim <= o.len() && rows.end * TILE_TOKENS <= scores.len());
     // SAFETY: every key meets only rows that see it; offsets stay inside the block.
     unsafe {
         let mut weigh = Weigh {
             v,
-            keys: 0..shared,
+            keys: shared.clone(),
             p: scores.as_ptr().add(base),
             o: o.as_mut_ptr(),
         };
-        by_rows::<I>(rows.clone(), &weigh);
-        for j in shared..seen {
-            weigh.keys = j..j + 1;
-            let from = rows.start.max(queries.rows_from(position + j));
-            by_rows::<I>(from..rows.end, &weigh);
-        }
+        let one_by_one = |weigh: &mut Weigh<'_, S>, keys: Range<usize>| {
+            for j in keys {
+                weigh.keys = j..j + 1;
+                by_rows::<I>(queries.rows_seeing(position + j..position + j + 1), weigh);
+            }
+        };
+        one_by_one(&mut weigh, first.start..shared.start);
+        weigh.keys = shared.clone();
+        by_rows::<I>(rows, &weigh);
+        one_by_one(&mut weigh, shared.end..last.end);
     }
 }
 

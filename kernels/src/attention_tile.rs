@@ -65,9 +65,10 @@ impl Queries<'_> {
         self.positions() * self.group()
     }
 
-    /// Tiles the last row sees.
-    pub fn tiles(&self) -> usize {
-        (self.first + self.positions() - 1) / TILE_TOKENS + 1
+    /// Tiles from the first that the first row sees to the last that the last does.
+    pub fn tiles(&self) -> Range<usize> {
+        let last = self.first + self.positions() - 1;
+        self.shape.first_seen(self.first) / TILE_TOKENS..last / TILE_TOKENS + 1
     }
 
     /// Offset of row `r` in `q`.
@@ -84,14 +85,31 @@ impl Queries<'_> {
         }
     }
 
-    /// First row that sees position `position`.
-    pub fn rows_from(&self, position: usize) -> usize {
-        position.saturating_sub(self.first) * self.group()
+    /// First row at position `position` or behind it.
+    fn rows_from(&self, position: usize) -> usize {
+        let positions = position.saturating_sub(self.first).min(self.positions());
+        positions * self.group()
     }
 
-    /// Keys of the tile starting at `start` that row `r` sees, at most a whole tile.
-    pub fn keys(&self, r: usize, start: usize) -> usize {
-        (self.first + r / self.group() + 1 - start).min(TILE_TOKENS)
+    /// First row whose window begins at `position` or behind it.
+    fn rows_starting(&self, position: usize) -> usize {
+        match self.shape.window {
+            _ if position == 0 => 0,
+            Some(window) => self.rows_from(position + window.get() - 1),
+            None => self.rows(),
+        }
+    }
+
+    /// Rows that see some of the positions.
+    pub fn rows_seeing(&self, positions: Range<usize>) -> Range<usize> {
+        self.rows_from(positions.start)..self.rows_starting(positions.end)
+    }
+
+    /// Keys of the tile starting at `start` that row `r` sees, within the tile.
+    pub fn keys(&self, r: usize, start: usize) -> Range<usize> {
+        let position = self.first + r / self.group();
+        let first = self.shape.first_seen(position).saturating_sub(start);
+        first..(position + 1 - start).min(TILE_TOKENS)
     }
 
     /// Start of K, then of V, of this head in the block of position `position`.
@@ -123,20 +141,21 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
 ) {
     let start = tile * TILE_TOKENS;
     let last = queries.first + queries.positions();
-    let rows = queries.rows_from(start)..queries.rows();
+    let rows = queries.rows_seeing(start..start + TILE_TOKENS);
     let d = queries.shape.head_dim;
     assert!(scores.len() >= rows.end * TILE_TOKENS && q.len() >= rows.end * d);
     assert!(out.o.len() >= rows.end * d && wide.len() == wide_floats(d));
-    let blocks = (last - start).min(TILE_TOKENS).div_ceil(BLOCK_TOKENS);
+    let blocks = queries.keys(rows.start, start).start / BLOCK_TOKENS
+        ..(last - start).min(TILE_TOKENS).div_ceil(BLOCK_TOKENS);
     let (wide, scales) = wide.split_at_mut(BLOCK_TOKENS * d);
-    for b in 0..blocks {
+    for b in blocks.clone() {
         let position = start + b * BLOCK_TOKENS;
         // After the last K the first V is read.
-        let next = match b + 1 < blocks {
+        let next = match b + 1 < blocks.end {
             true => queries.block(position + BLOCK_TOKENS).0,
-            false => queries.block(start).1,
+            false => queries.block(start + blocks.start * BLOCK_TOKENS).1,
         };
-        let rows = queries.rows_from(position)..rows.end;
+        let rows = queries.rows_seeing(position..position + BLOCK_TOKENS);
         let scores = &mut scores[b * BLOCK_TOKENS..];
         // SAFETY: K of a block has `head_dim` lines of 32; `q` and `scores` have the rows.
         unsafe {
@@ -150,19 +169,19 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
         }
     }
     for r in rows.clone() {
-        let n = queries.keys(r, start);
+        let keys = queries.keys(r, start);
         let scores = &mut scores[r * TILE_TOKENS..(r + 1) * TILE_TOKENS];
         // SAFETY: `scores` is one tile.
-        (out.max[r], out.sum[r]) = unsafe { softmax::<I>(scores, n, queries.shape.scale) };
+        (out.max[r], out.sum[r]) = unsafe { softmax::<I>(scores, keys, queries.shape.scale) };
     }
     out.o[rows.start * d..rows.end * d].fill(0.0);
-    for b in 0..blocks {
+    for b in blocks.clone() {
         let position = start + b * BLOCK_TOKENS;
         let (_, v) = queries.block(position);
         // After the last V the first K of the next tile is read.
         let after = position + BLOCK_TOKENS;
         let next = match after < last {
-            true if b + 1 < blocks => queries.block(after).1,
+            true if b + 1 < blocks.end => queries.block(after).1,
             true => queries.block(after).0,
             false => v,
         };
@@ -174,7 +193,7 @@ pub(crate) unsafe fn tile<I: Isa, S: Stored>(
         // SAFETY: the weights of all rows are in `scores`.
         unsafe {
             let v = Numbers::<S>::new::<I>(v, next, d, scales);
-            if worth_widening::<S>(&(queries.rows_from(position)..rows.end)) {
+            if worth_widening::<S>(&keys.rows()) {
                 v.widen_values::<I>(wide);
                 weigh_block::<I, Near>(Numbers::near(wide, d), &keys, scores, out.o);
             } else {
@@ -194,19 +213,21 @@ fn worth_widening<S: Stored>(rows: &Range<usize>) -> bool {
     S::BYTES < F32::BYTES && rows.len() > ROWS_AT_ONCE
 }
 
-/// Scores [128], of which the first `n` count, become weights; gives their maximum and sum.
+/// Scores [128], of which those of `keys` count, become weights; gives their maximum and sum.
 ///
 /// # Safety
 /// `scores` has 128 elements.
 #[inline(always)]
-unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32) {
-    debug_assert!(scores.len() == TILE_TOKENS && (1..=TILE_TOKENS).contains(&n));
-    let vectors = n.div_ceil(16);
+unsafe fn softmax<I: Isa>(scores: &mut [f32], keys: Range<usize>, scale: f32) -> (f32, f32) {
+    let n = keys.end;
+    debug_assert!(scores.len() == TILE_TOKENS && !keys.is_empty() && n <= TILE_TOKENS);
+    let vectors = keys.start / 16..n.div_ceil(16);
+    scores[16 * vectors.start..keys.start].fill(f32::NEG_INFINITY);
     let scores = scores.as_mut_ptr();
     // SAFETY: eight vectors of sixteen.
     unsafe {
         let mut max = I::splat(f32::NEG_INFINITY);
-        for v in 0..vectors {
+        for v in vectors.clone() {
             let s = I::mul(I::load(scores.add(16 * v)), I::splat(scale));
             let s = I::fill_from(s, (n - 16 * v).min(16), f32::NEG_INFINITY);
             I::store(scores.add(16 * v), s);
@@ -214,7 +235,7 @@ unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32
         }
         let max = I::fold_max(max);
         let mut sum = I::splat(0.0);
-        for v in 0..vectors {
+        for v in vectors {
             let p = isa::exp::<I>(I::sub(I::load(scores.add(16 * v)), I::splat(max)));
             let p = I::fill_from(p, (n - 16 * v).min(16), 0.0);
             I::store(scores.add(16 * v), p);
@@ -224,7 +245,7 @@ unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32
     }
 }
 
-/// Merges `part`, the next tile, into `into`, for rows from `rows.start`. `first`: nothing came before.
+/// Merges `part`, which is tile `tile`, into `into`, for the rows that see it.
 ///
 /// # Safety
 /// The machine has the instructions of `I`.
@@ -232,17 +253,18 @@ unsafe fn softmax<I: Isa>(scores: &mut [f32], n: usize, scale: f32) -> (f32, f32
 pub(crate) unsafe fn merge<I: Isa>(
     into: &mut Partial<'_>,
     part: &Partial<'_>,
-    rows: Range<usize>,
-    d: usize,
-    first: bool,
+    queries: &Queries<'_>,
+    tile: usize,
 ) {
-    if first {
-        into.o[rows.start * d..rows.end * d].copy_from_slice(&part.o[rows.start * d..rows.end * d]);
-        into.max[rows.clone()].copy_from_slice(&part.max[rows.clone()]);
-        into.sum[rows.clone()].copy_from_slice(&part.sum[rows]);
-        return;
-    }
-    for r in rows {
+    let (start, d) = (tile * TILE_TOKENS, queries.shape.head_dim);
+    let rows = queries.rows_seeing(start..start + TILE_TOKENS);
+    // Of these rows it is the first tile.
+    let fresh = queries.rows_starting(start).clamp(rows.start, rows.end);
+    let first = fresh..rows.end;
+    into.o[first.start * d..first.end * d].copy_from_slice(&part.o[first.start * d..first.end * d]);
+    into.max[first.clone()].copy_from_slice(&part.max[first.clone()]);
+    into.sum[first.clone()].copy_from_slice(&part.sum[first]);
+    for r in rows.start..fresh {
         let (a, b) = (into.max[r], part.max[r]);
         let max = if b > a { b } else { a };
         let (old, new) = (math::exp(a - max), math::exp(b - max));

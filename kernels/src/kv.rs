@@ -99,8 +99,8 @@ pub struct SeqSpan<'a> {
 }
 
 impl SeqSpan<'_> {
-    /// Asserts that the table covers the rows and stays inside the arena.
-    pub(crate) fn check(&self, kv: &KvArena) {
+    /// Asserts that the table covers the rows, and from position `first` on stays inside the arena.
+    pub(crate) fn check(&self, kv: &KvArena, first: usize) {
         let blocks = (self.start + self.rows).div_ceil(BLOCK_TOKENS);
         assert!(
             blocks <= self.table.len(),
@@ -109,7 +109,7 @@ impl SeqSpan<'_> {
             self.table.len()
         );
         assert!(
-            self.table[..blocks]
+            self.table[first / BLOCK_TOKENS..blocks]
                 .iter()
                 .all(|b| (*b as usize) < kv.blocks),
             "a table names a block outside the arena"

@@ -34,7 +34,7 @@ pub fn append_kv(
         "k and v are [T, Hkv, D]"
     );
     for seq in seqs {
-        seq.check(kv);
+        seq.check(kv, seq.start);
     }
     let arena = Parts::new(kv.bytes.as_mut_slice());
     let one = |head: usize, _| {

@@ -42,7 +42,9 @@ pub use pool::ThreadPool;
 pub use probe::{MachineLimits, probe};
 pub use quant::{WeightType, dequantise};
 pub use rope::{RopeSpec, RopeStyle, RopeTable, rope};
-pub use rows::{add, add_bias, argmax, rms_norm, silu_mul, softmax};
+pub use rows::{
+    Activation, add, add_bias, argmax, gated_mul, rms_norm, rms_norm_in_place, scale, softmax,
+};
 pub use scratch::Scratch;
 pub use weight::{MatrixShape, Weight};
 

@@ -2,12 +2,14 @@
 //!
 //! They define numerics v1. The fast kernels are tested to give the same bits.
 
+use std::ops::Range;
+
 use half::f16;
 
 use crate::limits::{AMAX_MIN, QUANT_COLS, TILE_TOKENS};
 use crate::quant::blocks::block32;
 use crate::quant::{WeightType, dequantise};
-use crate::{AttnShape, KvArena, KvType, MatrixShape, SeqSpan, math};
+use crate::{Activation, AttnShape, KvArena, KvType, MatrixShape, SeqSpan, math};
 
 /// 32 activations rounded to int8.
 #[derive(Clone, Copy, Debug)]
@@ -97,8 +99,8 @@ fn dot_float(x: &[f32], row: &[u8], ty: WeightType) -> f32 {
 
 /// Causal attention; the arguments are those of [`crate::attention`].
 ///
-/// For each query row and head, tiles of 128 positions: scores, their maximum,
-/// exponentials, weighted sum of V. Tiles are merged in order of position.
+/// For each query row and head, tiles of 128 positions, of which the row sees those in its window: scores,
+/// their maximum, exponentials, weighted sum of V. Tiles are merged in order of position.
 pub fn attention(
     kv: &KvArena,
     layer: usize,
@@ -124,7 +126,13 @@ pub fn attention(
                     head: h / group,
                     table: seq.table,
                 };
-                one_row(&at, q, position, shape.scale, out);
+                one_row(
+                    &at,
+                    q,
+                    shape.first_seen(position)..position + 1,
+                    shape.scale,
+                    out,
+                );
             }
         }
     }
@@ -147,28 +155,32 @@ impl Head<'_> {
     }
 }
 
-fn one_row(at: &Head<'_>, q: &[f32], position: usize, scale: f32, out: &mut [f32]) {
+/// `seen` are the positions that the row sees.
+fn one_row(at: &Head<'_>, q: &[f32], seen: Range<usize>, scale: f32, out: &mut [f32]) {
     let (mut max, mut sum) = (0.0, 0.0);
-    for tile in 0..=position / TILE_TOKENS {
+    let first_tile = seen.start / TILE_TOKENS;
+    for tile in first_tile..seen.end.div_ceil(TILE_TOKENS) {
         let first = tile * TILE_TOKENS;
-        let keys = (position + 1 - first).min(TILE_TOKENS);
+        let keys = seen.start.saturating_sub(first)..(seen.end - first).min(TILE_TOKENS);
         let mut p = [0f32; TILE_TOKENS];
-        for (j, p) in p[..keys].iter_mut().enumerate() {
+        for j in keys.clone() {
             let mut dot = 0f32;
             for (d, q) in q.iter().enumerate() {
                 dot = at.k(first + j, d).mul_add(*q, dot);
             }
-            *p = dot * scale;
+            p[j] = dot * scale;
         }
-        let tile_max = p[..keys].iter().fold(f32::NEG_INFINITY, |m, &s| m.max(s));
-        for p in &mut p[..keys] {
+        let scores = &mut p[keys.clone()];
+        let tile_max = scores.iter().fold(f32::NEG_INFINITY, |m, &s| m.max(s));
+        for p in scores {
             *p = math::exp(*p - tile_max);
         }
         let tile_sum = math::sum(&p);
+        let weighted = |d| move |o: f32, j| at.v(first + j, d).mul_add(p[j], o);
         let part: Vec<f32> = (0..out.len())
-            .map(|d| (0..keys).fold(0f32, |o, j| at.v(first + j, d).mul_add(p[j], o)))
+            .map(|d| keys.clone().fold(0f32, weighted(d)))
             .collect();
-        if tile == 0 {
+        if tile == first_tile {
             (max, sum) = (tile_max, tile_sum);
             out.copy_from_slice(&part);
             continue;
@@ -220,9 +232,13 @@ pub fn rms_norm(x: &[f32], weight: &[f32], eps: f32, out: &mut [f32]) {
     }
 }
 
-/// `silu(gate) * up`.
-pub fn silu_mul(gate: f32, up: f32) -> f32 {
-    gate / (1.0 + math::exp(0.0 - gate)) * up
+/// `activation(gate) * up`.
+pub fn gated_mul(activation: Activation, gate: f32, up: f32) -> f32 {
+    let bent = match activation {
+        Activation::Silu => gate,
+        Activation::Gelu => gate * (gate * gate).mul_add(math::GELU_CUBE, math::GELU_LINE),
+    };
+    gate / (1.0 + math::exp(0.0 - bent)) * up
 }
 
 /// Softmax of one row, in place.

@@ -6,6 +6,7 @@
 
 use crate::isa::{self, Isa, Job, dispatch};
 use crate::limits::ROWS_BYTES_MIN;
+use crate::math::{GELU_CUBE, GELU_LINE};
 use crate::share::Parts;
 use crate::{KernelPath, ThreadPool};
 
@@ -79,6 +80,37 @@ pub fn rms_norm(pool: &ThreadPool, x: &[f32], weight: &[f32], eps: f32, out: &mu
     each_row(pool, RmsNorm { weight, eps }, x, out, weight.len());
 }
 
+/// [`rms_norm`] in place: `x` [T, d], `weight` [d].
+///
+/// # Panics
+/// When `x` is not whole rows.
+pub fn rms_norm_in_place(pool: &ThreadPool, x: &mut [f32], weight: &[f32], eps: f32) {
+    assert!(x.len().is_multiple_of(weight.len()));
+    if !x.is_empty() {
+        each_row(pool, RmsNorm { weight, eps }, &[], x, weight.len());
+    }
+}
+
+/// Each element times `factor`.
+pub fn scale(pool: &ThreadPool, x: &mut [f32], factor: f32) {
+    if !x.is_empty() {
+        each_row(pool, Scale(factor), &[], x, 1024);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Scale(f32);
+
+impl RowKernel for Scale {
+    #[inline(always)]
+    unsafe fn row<I: Isa>(self, _: &[f32], x: &mut [f32]) {
+        for x in x.chunks_mut(16) {
+            // SAFETY: chunks of at most 16 elements.
+            unsafe { put::<I>(x, I::mul(part::<I>(x), I::splat(self.0))) }
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct RmsNorm<'a> {
     weight: &'a [f32],
@@ -91,18 +123,18 @@ impl RowKernel for RmsNorm<'_> {
         // SAFETY: chunks of at most 16 elements of slices of one length.
         unsafe {
             let mut sum = I::splat(0.0);
-            for x in x.chunks(16) {
+            for x in if x.is_empty() { &*out } else { x }.chunks(16) {
                 let x = part::<I>(x);
                 sum = I::fma(x, x, sum);
             }
-            let mean = I::fold_add(sum) / x.len() as f32;
+            let mean = I::fold_add(sum) / out.len() as f32;
             let scale = I::splat(1.0 / (mean + self.eps).sqrt());
-            for ((x, w), out) in x
-                .chunks(16)
-                .zip(self.weight.chunks(16))
-                .zip(out.chunks_mut(16))
-            {
-                put::<I>(out, I::mul(I::mul(part::<I>(x), scale), part::<I>(w)));
+            for (i, (out, w)) in out.chunks_mut(16).zip(self.weight.chunks(16)).enumerate() {
+                let x = match x.is_empty() {
+                    true => part::<I>(out),
+                    false => part::<I>(&x[16 * i..][..out.len()]),
+                };
+                put::<I>(out, I::mul(I::mul(x, scale), part::<I>(w)));
             }
         }
     }
@@ -138,30 +170,47 @@ unsafe fn put<I: Isa>(out: &mut [f32], x: I::F) {
     }
 }
 
-/// SwiGLU: `gate` becomes `silu(gate) * up`, element by element; both [T, ffn].
+/// What bends the gate of a feed-forward network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`
+    Silu,
+    /// GELU as `x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2`.
+    Gelu,
+}
+
+/// `gate` becomes `activation(gate) * up`, element by element; both [T, ffn].
 ///
 /// # Panics
 /// When the lengths differ.
-pub fn silu_mul(pool: &ThreadPool, gate: &mut [f32], up: &[f32]) {
+pub fn gated_mul(pool: &ThreadPool, activation: Activation, gate: &mut [f32], up: &[f32]) {
     assert_eq!(gate.len(), up.len());
     if !gate.is_empty() {
-        each_row(pool, SiluMul, up, gate, 1024);
+        each_row(pool, GatedMul(activation), up, gate, 1024);
     }
 }
 
 #[derive(Clone, Copy)]
-struct SiluMul;
+struct GatedMul(Activation);
 
-impl RowKernel for SiluMul {
+impl RowKernel for GatedMul {
     #[inline(always)]
     unsafe fn row<I: Isa>(self, up: &[f32], gate: &mut [f32]) {
         for (g, u) in gate.chunks_mut(16).zip(up.chunks(16)) {
             // SAFETY: chunks of at most 16 elements.
             unsafe {
                 let x = part::<I>(g);
-                let e = isa::exp::<I>(I::sub(I::splat(0.0), x));
-                let silu = I::div(x, I::add(I::splat(1.0), e));
-                put::<I>(g, I::mul(silu, part::<I>(u)));
+                let bent = match self.0 {
+                    Activation::Silu => x,
+                    Activation::Gelu => {
+                        let square = I::mul(x, x);
+                        let slope = I::fma(square, I::splat(GELU_CUBE), I::splat(GELU_LINE));
+                        I::mul(x, slope)
+                    }
+                };
+                let e = isa::exp::<I>(I::sub(I::splat(0.0), bent));
+                let gate = I::div(x, I::add(I::splat(1.0), e));
+                put::<I>(g, I::mul(gate, part::<I>(u)));
             }
         }
     }

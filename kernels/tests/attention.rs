@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::num::NonZeroUsize;
+
 use common::{Random, assert_same, paths, pool};
 use kernels::{
     AttnShape, BLOCK_TOKENS, KernelPath, KvArena, KvShape, KvType, Scratch, SeqSpan, append_kv,
@@ -115,6 +117,15 @@ fn heads(q_heads: usize, kv_heads: usize, head_dim: usize) -> AttnShape {
         kv_heads,
         head_dim,
         scale: (head_dim as f32).powf(-0.5),
+        window: None,
+    }
+}
+
+/// The same heads, of which every row sees `window` positions.
+fn windowed(shape: AttnShape, window: usize) -> AttnShape {
+    AttnShape {
+        window: NonZeroUsize::new(window),
+        ..shape
     }
 }
 
@@ -128,8 +139,13 @@ fn every_path_follows_the_plain_twin_to_the_bit() {
             heads(2, 2, 7),
             heads(14, 2, 32),
             heads(34, 1, 16),
+            windowed(heads(4, 1, 24), 1),
+            windowed(heads(3, 1, 64), 20),
+            windowed(heads(4, 2, 80), 97),
+            windowed(heads(34, 1, 16), 128),
+            windowed(heads(2, 2, 7), 151),
         ] {
-            for n in [1, 5, 33, 129, 150] {
+            for n in [1, 5, 33, 129, 150, 300] {
                 let case = case(&mut random, shape, ty, &[n]);
                 let s = &case.sequences[0];
                 let span = SeqSpan {
@@ -155,6 +171,49 @@ fn a_row_does_not_see_its_chunk_its_batch_or_the_threads() {
     let shape = heads(9, 3, 64);
     for ty in TYPES {
         rows_see_only_their_past(&mut random, shape, ty);
+        for window in [3, 40, 130] {
+            rows_see_only_their_past(&mut random, windowed(shape, window), ty);
+        }
+    }
+}
+
+/// Blocks before every row's window may have gone to others, or be none at all; what a row does not see does
+/// not matter to it, were it infinite.
+#[test]
+fn what_lies_before_the_window_is_not_read() {
+    let mut random = Random(17);
+    for ty in TYPES {
+        let shape = windowed(heads(4, 2, 32), 50);
+        let width = shape.q_heads * shape.head_dim;
+        let mut case = case(&mut random, shape, ty, &[300]);
+        let whole = run(&case, &[(0, 0, 300)], 1, kernel_path());
+        // The row at 200 sees from 151 on: blocks 0 to 3 go, and positions 128 to 150 of block 4 spoil.
+        for block in &mut case.sequences[0].table[..4] {
+            case.kv.block_bytes_mut(*block).fill(0xff);
+            *block = u32::MAX;
+        }
+        let kv_width = shape.kv_heads * shape.head_dim;
+        let bad = vec![f32::INFINITY; 23 * kv_width];
+        let span = SeqSpan {
+            table: &case.sequences[0].table,
+            start: 128,
+            rows: 23,
+        };
+        append_kv(
+            &pool(1, kernel_path()),
+            &mut case.kv,
+            LAYER,
+            &[span],
+            &bad,
+            &bad,
+        );
+        for threads in [1, 3] {
+            for rows in [1, 2, 64, 100] {
+                let got = run(&case, &[(0, 200, rows)], threads, kernel_path());
+                let want = &whole[200 * width..(200 + rows) * width];
+                assert_same(&got, want, &format!("{ty:?} {rows} rows"));
+            }
+        }
     }
 }
 

@@ -4,8 +4,26 @@ mod common;
 
 use common::{Random, assert_same, paths, pool};
 use kernels::{
-    RopeSpec, RopeStyle, RopeTable, add, add_bias, argmax, plain, rms_norm, rope, silu_mul, softmax,
+    Activation, RopeSpec, RopeStyle, RopeTable, add, add_bias, argmax, gated_mul, plain, rms_norm,
+    rms_norm_in_place, rope, scale, softmax,
 };
+
+const ACTIVATIONS: [Activation; 2] = [Activation::Silu, Activation::Gelu];
+
+#[test]
+fn gelu_is_the_tanh_form() {
+    let mut x = -12.0f64;
+    while x < 12.0 {
+        let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+        let exact = x * (1.0 + inner.tanh()) / 2.0;
+        let ours = plain::gated_mul(Activation::Gelu, x as f32, 1.0);
+        assert!(
+            (f64::from(ours) - exact).abs() < 2e-6,
+            "{x}: {ours} {exact}"
+        );
+        x += 0.0113;
+    }
+}
 
 #[test]
 fn row_kernels_follow_their_twins_to_the_bit() {
@@ -24,11 +42,13 @@ fn row_kernels_follow_their_twins_to_the_bit() {
             plain::rms_norm(x, &w, 1e-5, out);
             plain::softmax(soft);
         }
-        let gated: Vec<f32> = y
-            .iter()
-            .zip(&x)
-            .map(|(g, u)| plain::silu_mul(*g, *u))
-            .collect();
+        let gated = ACTIVATIONS.map(|activation| -> Vec<f32> {
+            let pairs = y.iter().zip(&x);
+            pairs
+                .map(|(g, u)| plain::gated_mul(activation, *g, *u))
+                .collect()
+        });
+        let scaled: Vec<f32> = x.iter().map(|x| x * 25.3).collect();
         let summed: Vec<f32> = x.iter().zip(&y).map(|(a, b)| a + b).collect();
         let biased: Vec<f32> = x.iter().enumerate().map(|(i, x)| x + w[i % d]).collect();
         for path in paths() {
@@ -38,9 +58,17 @@ fn row_kernels_follow_their_twins_to_the_bit() {
                 let mut out = vec![f32::NAN; t * d];
                 rms_norm(&pool, &x, &w, 1e-5, &mut out);
                 assert_same(&out, &normed, &what);
-                out.copy_from_slice(&y);
-                silu_mul(&pool, &mut out, &x);
-                assert_same(&out, &gated, &what);
+                out.copy_from_slice(&x);
+                rms_norm_in_place(&pool, &mut out, &w, 1e-5);
+                assert_same(&out, &normed, &what);
+                for (activation, gated) in ACTIVATIONS.into_iter().zip(&gated) {
+                    out.copy_from_slice(&y);
+                    gated_mul(&pool, activation, &mut out, &x);
+                    assert_same(&out, gated, &what);
+                }
+                out.copy_from_slice(&x);
+                scale(&pool, &mut out, 25.3);
+                assert_same(&out, &scaled, &what);
                 out.copy_from_slice(&y);
                 softmax(&pool, &mut out, d);
                 assert_same(&out, &soft, &what);
@@ -58,9 +86,11 @@ fn row_kernels_follow_their_twins_to_the_bit() {
 #[test]
 fn extremes_stay_sane() {
     let pool = pool(1, kernels::kernel_path());
-    let mut gate = vec![-200.0, -88.0, 0.0, 88.0, 200.0, f32::NAN];
-    silu_mul(&pool, &mut gate, &[1.0; 6]);
-    assert!(gate[0].abs() < 1e-30 && gate[2] == 0.0 && gate[4] == 200.0 && gate[5].is_nan());
+    for activation in ACTIVATIONS {
+        let mut gate = vec![-200.0, -88.0, 0.0, 88.0, 200.0, f32::NAN];
+        gated_mul(&pool, activation, &mut gate, &[1.0; 6]);
+        assert!(gate[0].abs() < 1e-30 && gate[2] == 0.0 && gate[4] == 200.0 && gate[5].is_nan());
+    }
     let mut x = vec![f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, 0.0];
     softmax(&pool, &mut x, 4);
     assert_same(&x, &[0.0, 0.5, 0.0, 0.5], "minus infinity is weight zero");

@@ -10,10 +10,12 @@ mod inventory;
 mod keys;
 mod rope;
 mod vocabulary;
+mod window;
 
 pub use inventory::{TensorNeed, layer_tensor};
-pub use kernels::RopeStyle;
+pub use kernels::{Activation, RopeStyle};
 pub use rope::Rope;
+pub use window::Window;
 
 use crate::error::quote;
 use crate::gguf::Gguf;
@@ -26,16 +28,34 @@ use keys::Keys;
 pub enum Family {
     Llama,
     Qwen2,
+    Gemma3,
 }
 
 impl Family {
-    pub const ALL: [Family; 2] = [Family::Llama, Family::Qwen2];
+    pub const ALL: [Family; 3] = [Family::Llama, Family::Qwen2, Family::Gemma3];
 
     /// As `general.architecture` has it.
     pub fn name(self) -> &'static str {
         match self {
             Family::Llama => "llama",
             Family::Qwen2 => "qwen2",
+            Family::Gemma3 => "gemma3",
+        }
+    }
+
+    /// Each head's queries and keys are normed before they are turned, and what a layer adds is normed
+    /// before it is added.
+    pub fn norms_inside(self) -> bool {
+        match self {
+            Family::Llama | Family::Qwen2 => false,
+            Family::Gemma3 => true,
+        }
+    }
+
+    pub fn activation(self) -> Activation {
+        match self {
+            Family::Llama | Family::Qwen2 => Activation::Silu,
+            Family::Gemma3 => Activation::Gelu,
         }
     }
 
@@ -44,7 +64,7 @@ impl Family {
     fn rope_style(self) -> RopeStyle {
         match self {
             Family::Llama => RopeStyle::Norm,
-            Family::Qwen2 => RopeStyle::Neox,
+            Family::Qwen2 | Family::Gemma3 => RopeStyle::Neox,
         }
     }
 }
@@ -68,7 +88,10 @@ pub struct Config {
     /// Positions the model can use.
     pub context_train: usize,
     pub norm_eps: f32,
+    /// Of layers that see every position.
     pub rope: Rope,
+    /// `None` where every layer does.
+    pub window: Option<Window>,
     /// Query, key and value projections add a bias.
     pub qkv_bias: bool,
     /// The output matrix is the embedding; the file has no `output.weight`.
@@ -92,7 +115,14 @@ impl Config {
         let mut keys = Keys::new(model.metadata(), family.name());
         let sizes = Sizes::read(&keys)?;
         let rope = Rope::read(&keys, model, family.rope_style(), sizes.head_dim)?;
-        let context_train = context(&mut keys)?;
+        let window = match family {
+            Family::Llama | Family::Qwen2 => None,
+            Family::Gemma3 => Window::read(&keys, &rope)?,
+        };
+        let context_train = match family {
+            Family::Llama | Family::Qwen2 => context_within_window(&mut keys)?,
+            Family::Gemma3 => context(&keys)?,
+        };
         keys.check_rest(sizes.head_dim)?;
         let norm_eps = keys.positive_f32("attention.layer_norm_rms_epsilon")?;
         let vocab = inventory::vocab(model, sizes.d_model)?;
@@ -109,6 +139,7 @@ impl Config {
             context_train,
             norm_eps,
             rope,
+            window,
             qkv_bias: model.tensor(&layer_tensor(0, "attn_q.bias")).is_some(),
             tied_output: model.tensor(inventory::OUTPUT).is_none(),
             name: summary.name,
@@ -122,6 +153,34 @@ impl Config {
         Ok(config)
     }
 }
+
+impl Config {
+    /// What attention's scores are multiplied with.
+    pub fn attention_scale(&self) -> f32 {
+        let width = match self.family {
+            Family::Gemma3 if self.layers == GEMMA3_27B_LAYERS => self.d_model / self.q_heads,
+            _ => self.head_dim,
+        };
+        1.0 / (width as f32).sqrt()
+    }
+
+    /// What an embedding is multiplied with before the first layer.
+    pub fn embedding_scale(&self) -> Option<f32> {
+        match self.family {
+            Family::Llama | Family::Qwen2 => None,
+            Family::Gemma3 => Some((self.d_model as f32).sqrt()),
+        }
+    }
+
+    /// The window of a layer that has one.
+    pub fn window_of(&self, layer: usize) -> Option<&Window> {
+        self.window.as_ref().filter(|window| window.limits(layer))
+    }
+}
+
+/// The largest gemma3 scales its scores by the embedding's share of a head, not by the head; no key of a
+/// file says so, llama.cpp tells it by the number of layers too.
+const GEMMA3_27B_LAYERS: usize = 62;
 
 fn family(model: &Gguf) -> Result<Family> {
     let found = model.metadata().required::<&str>("general.architecture")?;
@@ -208,14 +267,20 @@ fn head_dim(keys: &Keys<'_>, d_model: usize, q_heads: usize) -> Result<usize> {
     }
 }
 
-/// Positions the model can use. A sliding window is not implemented for these families: within the
-/// window it changes nothing, so the context is limited to it.
-fn context(keys: &mut Keys<'_>) -> Result<usize> {
+/// Positions the model can use.
+fn context(keys: &Keys<'_>) -> Result<usize> {
     let trained = keys.positive("context_length")?;
     if trained as u64 > CONTEXT_MAX {
         let why = format!("need up to {CONTEXT_MAX}, have {trained}");
         return Err(keys.fault("context_length", &why));
     }
+    Ok(trained)
+}
+
+/// Positions the model can use where a sliding window is not implemented for the family: within the
+/// window it changes nothing, so the context is limited to it.
+fn context_within_window(keys: &mut Keys<'_>) -> Result<usize> {
+    let trained = context(keys)?;
     match keys.optional::<usize>("attention.sliding_window")? {
         Some(window) if window > 0 && window < trained => {
             keys.warnings.push(format!(

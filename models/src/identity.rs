@@ -9,7 +9,7 @@ use std::fmt;
 use kernels::{KernelPath, KvShape, KvType, NUMERICS_VERSION, RopeStyle};
 use sha2::{Digest as _, Sha256};
 
-use crate::config::Config;
+use crate::config::{Config, Rope};
 use crate::device::Device;
 use crate::gguf::WeightsDigest;
 
@@ -89,7 +89,7 @@ impl Fields {
         self.bytes(field.as_bytes());
     }
 
-    /// Hyper-parameters and rotation. The types of the matrices are in the weights' digest.
+    /// Hyper-parameters and rotation; what else a family computes follows from its name and these. The types of the matrices are in the weights' digest.
     fn config(&mut self, config: &Config) {
         self.text(config.family.name());
         let Config {
@@ -108,7 +108,14 @@ impl Fields {
             usize::from(config.qkv_bias),
             usize::from(config.tied_output),
         ]);
-        let rope = &config.rope;
+        self.rope(&config.rope);
+        if let Some(window) = &config.window {
+            self.numbers(&[window.tokens.get(), window.period]);
+            self.rope(&window.rope);
+        }
+    }
+
+    fn rope(&mut self, rope: &Rope) {
         self.text(match rope.style {
             RopeStyle::Norm => "norm",
             RopeStyle::Neox => "neox",

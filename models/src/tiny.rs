@@ -41,6 +41,9 @@ pub struct TinySpec {
     /// Without `output.weight`.
     pub tied: bool,
     pub rope_base: f32,
+    /// Positions that a row sees in the layers with a window, and of how many layers one has none
+    /// (gemma3).
+    pub window: Option<(usize, usize)>,
     /// `rope_freqs.weight`, [head_dim / 2].
     pub rope_factors: Option<Vec<f32>>,
     pub seed: u64,
@@ -64,6 +67,7 @@ impl Default for TinySpec {
             context: 1024,
             tied: true,
             rope_base: 10_000.0,
+            window: None,
             rope_factors: None,
             seed: 1,
             weights: WeightType::F32,
@@ -144,6 +148,10 @@ impl TinySpec {
         size("attention.head_count_kv", self.kv_heads);
         size("rope.dimension_count", self.head_dim());
         size("vocab_size", self.vocab);
+        if let Some((tokens, period)) = self.window {
+            size("attention.sliding_window", tokens);
+            size("attention.sliding_window_pattern", period);
+        }
         writer
             .set("general.architecture", family)
             .set("general.name", "tiny")
@@ -172,6 +180,12 @@ impl TinySpec {
                 add("attn_q.bias", &[q])?;
                 add("attn_k.bias", &[kv])?;
                 add("attn_v.bias", &[kv])?;
+            }
+            if self.family.norms_inside() {
+                add("attn_q_norm.weight", &[self.head_dim() as u64])?;
+                add("attn_k_norm.weight", &[self.head_dim() as u64])?;
+                add("post_attention_norm.weight", &[d])?;
+                add("post_ffw_norm.weight", &[d])?;
             }
         }
         add("output_norm.weight".into(), &[d])?;

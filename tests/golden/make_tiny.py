@@ -37,6 +37,8 @@ CASES = [
     {"name": "llama", "family": "llama", "tied": False, "rope_base": 10000.0, "seed": 11},
     {"name": "llama3", "family": "llama", "tied": True, "rope_base": 10000.0, "seed": 12, "scaling": LLAMA3},
     {"name": "qwen2", "family": "qwen2", "tied": False, "rope_base": 1000000.0, "seed": 13},
+    # The window of the first layer is a quarter of the positions, and its base is 10,000.
+    {"name": "gemma3", "family": "gemma3", "tied": False, "rope_base": 1000000.0, "seed": 15, "window": [16, 2]},
     {"name": "qwen2-tied", "family": "qwen2", "tied": True, "rope_base": 1000000.0, "seed": 14},
 ]
 
@@ -84,7 +86,7 @@ def unpermute(weight, heads):
 
 
 def state_dict(case):
-    seed, llama = case["seed"], case["family"] == "llama"
+    seed, llama, gemma3 = case["seed"], case["family"] == "llama", case["family"] == "gemma3"
     q, kv = HEADS * HEAD, KV_HEADS * HEAD
     state = {
         "model.embed_tokens.weight": tensor(seed, "token_embd.weight", VOCAB, D),
@@ -104,21 +106,51 @@ def state_dict(case):
         state[theirs + "mlp.up_proj.weight"] = tensor(seed, ours + "ffn_up.weight", FF, D)
         state[theirs + "mlp.down_proj.weight"] = tensor(seed, ours + "ffn_down.weight", D, FF)
         state[theirs + "input_layernorm.weight"] = tensor(seed, ours + "attn_norm.weight", D)
+        if gemma3:
+            for role, name, width in GEMMA3_NORMS:
+                state[f"{theirs}{name}.weight"] = tensor(seed, f"{ours}{role}.weight", width)
+            continue
         state[theirs + "post_attention_layernorm.weight"] = tensor(seed, ours + "ffn_norm.weight", D)
         if not llama:
             for role, name, rows in (("attn_q", "q_proj", q), ("attn_k", "k_proj", kv), ("attn_v", "v_proj", kv)):
                 state[f"{theirs}self_attn.{name}.bias"] = tensor(seed, f"{ours}{role}.bias", rows)
+    if gemma3:
+        # transformers norms with 1 + weight; GGUF has the sum.
+        state = {name: t - 1.0 if "norm" in name else t for name, t in state.items()}
     return state
+
+
+GEMMA3_NORMS = [
+    ("attn_q_norm", "self_attn.q_norm", HEAD),
+    ("attn_k_norm", "self_attn.k_norm", HEAD),
+    ("post_attention_norm", "post_attention_layernorm", D),
+    ("ffn_norm", "pre_feedforward_layernorm", D),
+    ("post_ffw_norm", "post_feedforward_layernorm", D),
+]
 
 
 def build(case):
     kinds = {
         "llama": (transformers.LlamaConfig, transformers.LlamaForCausalLM),
         "qwen2": (transformers.Qwen2Config, transformers.Qwen2ForCausalLM),
+        "gemma3": (transformers.Gemma3TextConfig, transformers.Gemma3ForCausalLM),
     }
     config_of, model_of = kinds[case["family"]]
     rope = {"rope_type": "default", **case.get("scaling", {}), "rope_theta": case["rope_base"]}
+    more = {}
+    if "window" in case:
+        tokens, period = case["window"]
+        limited = [(i + 1) % period != 0 for i in range(LAYERS)]
+        more = {
+            "head_dim": HEAD,
+            "query_pre_attn_scalar": HEAD,
+            "sliding_window": tokens,
+            "layer_types": ["sliding_attention" if l else "full_attention" for l in limited],
+        }
+        local = {"rope_type": "default", "rope_theta": 10000.0}
+        rope = {"full_attention": rope, "sliding_attention": local}
     config = config_of(
+        **more,
         vocab_size=VOCAB,
         hidden_size=D,
         intermediate_size=FF,
@@ -140,6 +172,8 @@ def build(case):
 def rope_factors(case, model):
     """What GGUF stores as rope_freqs.weight: plain inverse frequencies over those used."""
     plain = 1.0 / case["rope_base"] ** (np.arange(0, HEAD, 2, dtype=np.float64) / HEAD)
+    if "window" in case:
+        return None
     used = model.model.rotary_emb.inv_freq.double().numpy()
     factors = (plain / used).astype(np.float32)
     if "scaling" not in case:
@@ -161,6 +195,7 @@ def main():
         assert logits.dtype == torch.float32 and logits.shape == (POSITIONS, VOCAB)
         (HERE / f"{case['name']}.f32").write_bytes(logits.numpy().astype("<f4").tobytes())
         written = {key: case[key] for key in ("name", "family", "tied", "rope_base", "seed")}
+        written["window"] = case.get("window")
         cases.append({**written, "rope_factors": rope_factors(case, model)})
         print(case["name"], "range", float(logits.min()), float(logits.max()))
     golden = {

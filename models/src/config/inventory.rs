@@ -68,6 +68,12 @@ impl Config {
             needs.push(need("attn_k.bias", &[kv]));
             needs.push(need("attn_v.bias", &[kv]));
         }
+        if self.family.norms_inside() {
+            needs.push(need("attn_q_norm.weight", &[self.head_dim]));
+            needs.push(need("attn_k_norm.weight", &[self.head_dim]));
+            needs.push(need("post_attention_norm.weight", &[d]));
+            needs.push(need("post_ffw_norm.weight", &[d]));
+        }
         needs
     }
 

@@ -81,7 +81,11 @@ impl<'a> Keys<'a> {
             let Some(key) = full.strip_prefix(&prefix) else {
                 continue;
             };
-            if READ.contains(&key) || WITHOUT_EFFECT.contains(&key) {
+            let read = match self.family {
+                "gemma3" => READ.contains(&key) || READ_GEMMA3.contains(&key),
+                _ => READ.contains(&key),
+            };
+            if read || WITHOUT_EFFECT.contains(&key) {
                 continue;
             }
             match NOT_IMPLEMENTED.iter().find(|(known, _)| *known == key) {
@@ -124,12 +128,15 @@ const READ: [&str; 17] = [
     "vocab_size",
 ];
 
+/// Keys that are read of this family only.
+const READ_GEMMA3: [&str; 2] = ["attention.sliding_window_pattern", "rope.freq_base_swa"];
+
 /// Keys that say how a file came about, or that belong to a setting checked elsewhere.
 const WITHOUT_EFFECT: [&str; 4] = [
     // Llama's query and key rows are always stored for neighbouring pairs, whatever this says.
     "tensor_data_layout",
     "rope.scaling.finetuned",
-    // Both families normalise by the root mean square.
+    // All families normalise by the root mean square.
     "attention.layer_norm_epsilon",
     // How an embedding is taken from the last layer: not used for generating text.
     "pooling_type",

@@ -47,6 +47,59 @@ fn the_sizes_of_a_model() {
 }
 
 #[test]
+fn gemma3_has_windows_between_layers_that_see_all() {
+    let spec = TinySpec {
+        family: Family::Gemma3,
+        layers: 12,
+        rope_base: 1_000_000.0,
+        window: Some((512, 6)),
+        ..TinySpec::default()
+    };
+    let read = |change: &dyn Fn(&mut Writer)| {
+        let mut writer = spec.writer().unwrap();
+        change(&mut writer);
+        let model = Gguf::from_bytes(Path::new("m.gguf"), writer.to_bytes().into()).unwrap();
+        Config::from_gguf(&model).unwrap()
+    };
+    let config = read(&|_| ());
+    assert_eq!(config.context_train, 1024, "not limited to the window");
+    assert_eq!(
+        (config.rope.base, config.rope.style),
+        (1e6, RopeStyle::Neox)
+    );
+    assert_eq!(
+        (config.embedding_scale(), config.attention_scale()),
+        (Some(8.0), 0.25)
+    );
+    assert_eq!(config.layer_tensors(0).len(), 13);
+    let all: Vec<_> = (0..12).filter(|&l| config.window_of(l).is_none()).collect();
+    assert_eq!(all, [5, 11]);
+    let window = config.window_of(0).unwrap();
+    assert_eq!((window.tokens.get(), window.rope.base), (512, 10_000.0));
+
+    // What most files leave out is the same; what is stretched is not the window.
+    let usual = read(&|writer| {
+        writer
+            .unset("gemma3.attention.sliding_window_pattern")
+            .set("gemma3.rope.scaling.type", "linear")
+            .set("gemma3.rope.scaling.factor", 8.0);
+    });
+    assert_eq!(usual.window, config.window);
+    assert_eq!(usual.rope.linear_scale, 8.0);
+    let other = read(&|writer| {
+        writer.set("gemma3.rope.freq_base_swa", 5000.0);
+    });
+    assert_eq!(other.window.unwrap().rope.base, 5000.0);
+    for (key, value) in [("", 0u32), ("_pattern", 1)] {
+        let none = read(&|writer| {
+            let key = format!("gemma3.attention.sliding_window{key}");
+            writer.set(&key, crate::gguf::write::Meta::U32(value));
+        });
+        assert_eq!(none.window, None, "{key} {value}");
+    }
+}
+
+#[test]
 fn keys_that_are_absent_have_their_usual_meaning() {
     let config = read(|writer| {
         writer

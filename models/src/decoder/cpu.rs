@@ -11,7 +11,7 @@ use kernels::{AttnShape, KvArena, KvShape, RopeTable, Scratch, SeqSpan, ThreadPo
 use super::batch::Batch;
 use super::embedding::Embedding;
 use super::kernel_error;
-use super::rope::Rotation;
+use super::rope::Rotations;
 use super::weights::{DecoderWeights, LayerWeights};
 use crate::forward::{Forward, KvStore, Logits, ModelIdentity, PassCost, SeqStep};
 use crate::{Config, Error, Result};
@@ -23,7 +23,7 @@ pub(crate) struct CpuDecoder {
     kv_shape: KvShape,
     weights: DecoderWeights<Arc<Weight>, Vec<f32>>,
     embedding: Embedding,
-    rotation: Rotation,
+    rotations: Rotations,
     pool: ThreadPool,
     rows: Rows,
 }
@@ -62,14 +62,14 @@ pub(crate) struct CpuParts {
 
 impl CpuDecoder {
     pub fn new(parts: CpuParts) -> Result<Self> {
-        let rotation = Rotation::new(&parts.config)?;
+        let rotations = Rotations::new(&parts.config)?;
         Ok(Self {
             config: parts.config,
             identity: parts.identity,
             kv_shape: parts.kv_shape,
             weights: parts.weights,
             embedding: parts.embedding,
-            rotation,
+            rotations,
             pool: parts.pool,
             rows: Rows::default(),
         })
@@ -77,16 +77,24 @@ impl CpuDecoder {
 
     /// All layers for all rows, then the logits of the rows that were asked for.
     fn pass(&mut self, batch: &Batch<'_>, kv: &mut KvArena) -> Result<Logits> {
-        let table = self.rotation.table_up_to(batch.last_position())?;
+        let last = batch.last_position();
+        let window_table = match &mut self.rotations.window {
+            Some(rotation) => Some(rotation.table_up_to(last)?),
+            None => None,
+        };
         let step = LayerStep {
             config: &self.config,
             pool: &self.pool,
-            table,
+            table: self.rotations.all.table_up_to(last)?,
+            window_table,
         };
         let rows = &mut self.rows;
         rows.fit(&self.config, batch.rows());
         self.embedding
             .rows(&batch.tokens, self.config.d_model, &mut rows.x);
+        if let Some(factor) = self.config.embedding_scale() {
+            kernels::scale(&self.pool, &mut rows.x, factor);
+        }
 
         let (last, others) = self.weights.layers.split_last().ok_or_else(no_layers)?;
         for (layer, weights) in others.iter().enumerate() {
@@ -172,11 +180,13 @@ impl Forward for CpuDecoder {
 struct LayerStep<'a> {
     config: &'a Config,
     pool: &'a ThreadPool,
+    /// Of layers that see every position.
     table: &'a RopeTable,
+    window_table: Option<&'a RopeTable>,
 }
 
 impl LayerStep<'_> {
-    /// Norm, projections, bias, rotation: leaves `q` in `rows`, and K and V in the KV store.
+    /// Norm, projections, bias or norms, rotation: leaves `q` in `rows`, and K and V in the KV store.
     fn project_and_append(
         &self,
         weights: &LayerWeights<Arc<Weight>, Vec<f32>>,
@@ -203,9 +213,15 @@ impl LayerStep<'_> {
             kernels::add_bias(pool, k, &bias.k);
             kernels::add_bias(pool, v, &bias.v);
         }
-        let head_dim = self.config.head_dim;
-        kernels::rope(pool, q, head_dim, &batch.positions, self.table);
-        kernels::rope(pool, k, head_dim, &batch.positions, self.table);
+        let (head_dim, eps) = (self.config.head_dim, self.config.norm_eps);
+        if let Some(inside) = &weights.inside {
+            kernels::rms_norm_in_place(pool, q, &inside.q, eps);
+            kernels::rms_norm_in_place(pool, k, &inside.k, eps);
+        }
+        let window = self.config.window_of(layer).and(self.window_table);
+        let table = window.unwrap_or(self.table);
+        kernels::rope(pool, q, head_dim, &batch.positions, table);
+        kernels::rope(pool, k, head_dim, &batch.positions, table);
         kernels::append_kv(pool, kv, layer, &batch.spans, k, v);
     }
 
@@ -236,17 +252,25 @@ impl LayerStep<'_> {
             q_heads: config.q_heads,
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
-            scale: 1.0 / (config.head_dim as f32).sqrt(),
+            scale: config.attention_scale(),
+            window: config.window_of(layer).map(|window| window.tokens),
         };
+        let inside = weights.inside.as_ref();
         kernels::attention(pool, kv, layer, spans, q, shape, attended, scratch);
         kernels::matmul(pool, attended, &weights.attention_output, h, scratch);
+        if let Some(inside) = inside {
+            kernels::rms_norm_in_place(pool, h, &inside.attended, config.norm_eps);
+        }
         kernels::add(pool, x, h);
 
         kernels::rms_norm(pool, x, &weights.ffn_norm, config.norm_eps, h);
         let projections = [&*weights.gate, &*weights.up];
         kernels::matmul_each(pool, h, &projections, &mut [gate, up], scratch);
-        kernels::silu_mul(pool, gate, up);
+        kernels::gated_mul(pool, config.family.activation(), gate, up);
         kernels::matmul(pool, gate, &weights.down, h, scratch);
+        if let Some(inside) = inside {
+            kernels::rms_norm_in_place(pool, h, &inside.fed, config.norm_eps);
+        }
         kernels::add(pool, x, h);
     }
 }

@@ -13,7 +13,7 @@ use super::cpu::{CpuDecoder, CpuParts};
 use super::embedding::Embedding;
 use super::kernel_error;
 use super::manifest::{self, Entry, Manifest};
-use super::rope::Rotation;
+use super::rope::Rotations;
 use super::tensor::{TensorDecoder, TensorWeights};
 use super::weights::{self, MakeWeights};
 use crate::device::Device;
@@ -136,7 +136,7 @@ fn load_tensor(parts: &LoadParts<'_>, manifest: &Manifest<'_>) -> Result<Box<dyn
         kv_shape: kv_shape(parts),
         weights,
         embedding: mapped_embedding(parts)?,
-        rotation: Rotation::new(parts.config)?,
+        rotations: Rotations::new(parts.config)?,
         device,
     }))
 }

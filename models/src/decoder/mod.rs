@@ -1,12 +1,11 @@
-//! One pre-norm transformer decoder for all families: llama, qwen2 and what differs from them in
-//! numbers only (biases, rotation, tied output). There is no file for an architecture and none for
-//! a quantisation.
+//! One pre-norm transformer decoder for all families. They differ in numbers (rotation, window) and in
+//! what stands in brackets; there is no file for an architecture and none for a quantisation.
 //!
 //! ```text
-//! x = embedding[tokens]
-//! each layer:  q, k, v = rotate(norm(x) * Wqkv + bias);  append k, v
-//!              x += attention(q, KV) * Wo
-//!              x += (silu(norm(x) * Wgate) * (norm(x) * Wup)) * Wdown
+//! x = embedding[tokens] [* scale]
+//! each layer:  q, k, v = rotate([norm](norm(x) * Wqkv [+ bias]));  append k, v
+//!              x += [norm](attention(q, KV [in its window]) * Wo)
+//!              x += [norm]((activation(norm(x) * Wgate) * (norm(x) * Wup)) * Wdown)
 //! logits = norm(x[rows asked for]) * Woutput
 //! ```
 //!

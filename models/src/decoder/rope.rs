@@ -10,7 +10,24 @@ use crate::config::Rope;
 use crate::limits::ROPE_POSITIONS_FIRST;
 use crate::{Config, Result};
 
-/// The rotation of one model.
+/// The rotations of one model.
+pub(crate) struct Rotations {
+    pub all: Rotation,
+    /// Of the layers with a window.
+    pub window: Option<Rotation>,
+}
+
+impl Rotations {
+    pub fn new(config: &Config) -> Result<Self> {
+        let new = |rope: &Rope| Rotation::new(rope, config.context_train);
+        Ok(Self {
+            all: new(&config.rope)?,
+            window: config.window.as_ref().map(|w| new(&w.rope)).transpose()?,
+        })
+    }
+}
+
+/// One rotation.
 pub(crate) struct Rotation {
     rope: Rope,
     context: usize,
@@ -18,14 +35,11 @@ pub(crate) struct Rotation {
 }
 
 impl Rotation {
-    pub fn new(config: &Config) -> Result<Self> {
-        let positions = config.context_train.min(ROPE_POSITIONS_FIRST);
-        let rope = config.rope.clone();
-        let table = build(&rope, positions)?;
+    fn new(rope: &Rope, context: usize) -> Result<Self> {
         Ok(Self {
-            rope,
-            context: config.context_train,
-            table,
+            rope: rope.clone(),
+            context,
+            table: build(rope, context.min(ROPE_POSITIONS_FIRST))?,
         })
     }
 
@@ -97,7 +111,7 @@ mod tests {
                 ..spec
             }
             .config();
-            let mut rotation = Rotation::new(&config).unwrap();
+            let mut rotation = Rotation::new(&config.rope, config.context_train).unwrap();
             let before = bits(&mut rotation);
             assert_eq!(rotation.table.positions(), ROPE_POSITIONS_FIRST);
             rotation.table_up_to(10_000).unwrap();
@@ -120,7 +134,7 @@ mod tests {
             ..TinySpec::default()
         }
         .config();
-        let mut rotation = Rotation::new(&config).unwrap();
+        let mut rotation = Rotation::new(&config.rope, config.context_train).unwrap();
         assert_eq!(rotation.table_up_to(9_999).unwrap().positions(), 10_000);
     }
 }

@@ -8,14 +8,14 @@ use std::borrow::Cow;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{D, Module as _, Tensor};
-use kernels::{KvShape, MatrixShape, RopeStyle, SeqSpan, WeightType};
+use kernels::{Activation, KvShape, MatrixShape, RopeStyle, SeqSpan, WeightType};
 
 use super::batch::Batch;
 use super::embedding::Embedding;
 use super::manifest;
-use super::rope::Rotation;
+use super::rope::{Rotation, Rotations};
 use super::tensor_kv::TensorKv;
-use super::weights::{DecoderWeights, LayerWeights, MakeWeights};
+use super::weights::{DecoderWeights, LayerWeights, MakeWeights, NormsInside};
 use super::{foreign_kv, tensor_error};
 use crate::forward::{Forward, KvStore, Logits, ModelIdentity, SeqStep};
 use crate::gguf::Gguf;
@@ -32,7 +32,7 @@ pub(crate) struct TensorDecoder {
     pub weights: DecoderWeights<QMatMul, Tensor>,
     /// On the host: a row of it is all that a token needs.
     pub embedding: Embedding,
-    pub rotation: Rotation,
+    pub rotations: Rotations,
     pub device: candle_core::Device,
 }
 
@@ -59,8 +59,12 @@ impl Forward for TensorDecoder {
             _ => return Err(foreign_kv()),
         };
         let batch = Batch::new(&self.config, tensors.blocks(), steps)?;
-        let angles = self.rotation.rows(&batch.positions)?;
-        let data = self.pass(&batch, angles, tensors).map_err(tensor_error)?;
+        let device = self.device.clone();
+        let angles = |rotation: &mut Rotation| Angles::new(rotation, &batch.positions, &device);
+        let all = angles(&mut self.rotations.all)?;
+        let window = self.rotations.window.as_mut().map(angles).transpose()?;
+        let data = self.pass(&batch, (all, window), tensors);
+        let data = data.map_err(tensor_error)?;
         Ok(Logits {
             vocab: self.config.vocab,
             data,
@@ -73,18 +77,20 @@ impl TensorDecoder {
     fn pass(
         &self,
         batch: &Batch<'_>,
-        (cos, sin): (Vec<f32>, Vec<f32>),
+        (angles, window_angles): (Angles, Option<Angles>),
         kv: &mut TensorKv,
     ) -> TensorResult<Vec<f32>> {
         let (config, rows) = (&self.config, batch.rows());
         let mut x = vec![0.0; rows * config.d_model];
         self.embedding.rows(&batch.tokens, config.d_model, &mut x);
         let mut x = Tensor::from_vec(x, (rows, config.d_model), &self.device)?;
-        let angles = (rows, config.rope.dims / 2);
+        if let Some(factor) = config.embedding_scale() {
+            x = (x * f64::from(factor))?;
+        }
         let step = LayerStep {
             config,
-            cos: Tensor::from_vec(cos, angles, &self.device)?,
-            sin: Tensor::from_vec(sin, angles, &self.device)?,
+            angles,
+            window_angles,
         };
         let everything = Attended::new(&batch.spans, &self.device)?;
         let wanted_spans: Vec<_> = batch.wanted.iter().map(|wanted| wanted.span).collect();
@@ -154,10 +160,33 @@ impl Attended {
 /// What every layer of one pass shares.
 struct LayerStep<'a> {
     config: &'a Config,
-    /// [T, rope.dims / 2]
+    /// Of layers that see every position.
+    angles: Angles,
+    window_angles: Option<Angles>,
+}
+
+/// By how much each row is turned: each [T, rope.dims / 2].
+struct Angles {
     cos: Tensor,
-    /// [T, rope.dims / 2]
     sin: Tensor,
+}
+
+impl Angles {
+    fn new(
+        rotation: &mut Rotation,
+        positions: &[u32],
+        device: &candle_core::Device,
+    ) -> Result<Self> {
+        let (cos, sin) = rotation.rows(positions)?;
+        let tensor = |values: Vec<f32>| {
+            let shape = (positions.len(), values.len() / positions.len());
+            Tensor::from_vec(values, shape, device).map_err(tensor_error)
+        };
+        Ok(Self {
+            cos: tensor(cos)?,
+            sin: tensor(sin)?,
+        })
+    }
 }
 
 impl LayerStep<'_> {
@@ -187,20 +216,29 @@ impl LayerStep<'_> {
                 .transpose(0, 1)?
                 .contiguous()
         };
-        let q = self.rotate(&heads_first(q, config.q_heads)?)?;
-        let k = self.rotate(&heads_first(k, config.kv_heads)?)?;
+        let (mut q, mut k) = (
+            heads_first(q, config.q_heads)?,
+            heads_first(k, config.kv_heads)?,
+        );
+        if let Some(inside) = &weights.inside {
+            q = norm(&q, &inside.q, config)?;
+            k = norm(&k, &inside.k, config)?;
+        }
+        let window = config.window_of(layer).and(self.window_angles.as_ref());
+        let angles = window.unwrap_or(&self.angles);
+        let (q, k) = (self.rotate(&q, angles)?, self.rotate(&k, angles)?);
         let v = heads_first(v, config.kv_heads)?;
         kv.append(layer, &batch.spans, &k, &v)?;
         Ok(q)
     }
 
     /// Rotates the first `rope.dims` of each head: `x` [H, T, D] -> [H, T, D].
-    fn rotate(&self, x: &Tensor) -> TensorResult<Tensor> {
+    fn rotate(&self, x: &Tensor, Angles { cos, sin }: &Angles) -> TensorResult<Tensor> {
         let (dims, head_dim) = (self.config.rope.dims, self.config.head_dim);
         let rotated = x.narrow(D::Minus1, 0, dims)?.contiguous()?.unsqueeze(0)?;
         let rotated = match self.config.rope.style {
-            RopeStyle::Norm => candle_nn::rotary_emb::rope_i(&rotated, &self.cos, &self.sin)?,
-            RopeStyle::Neox => candle_nn::rotary_emb::rope(&rotated, &self.cos, &self.sin)?,
+            RopeStyle::Norm => candle_nn::rotary_emb::rope_i(&rotated, cos, sin)?,
+            RopeStyle::Neox => candle_nn::rotary_emb::rope(&rotated, cos, sin)?,
         };
         let rotated = rotated.squeeze(0)?;
         if dims == head_dim {
@@ -230,11 +268,21 @@ impl LayerStep<'_> {
             parts.push(self.attend(layer, sequence, kv, &q)?);
             row += sequence.rows;
         }
-        let x = (x + weights.attention_output.forward(&Tensor::cat(&parts, 0)?)?)?;
+        let inside = |h: Tensor, weight: fn(&NormsInside<Tensor>) -> &Tensor| match &weights.inside
+        {
+            Some(inside) => norm(&h, weight(inside), self.config),
+            None => Ok(h),
+        };
+        let h = weights.attention_output.forward(&Tensor::cat(&parts, 0)?)?;
+        let x = (x + inside(h, |norms| &norms.attended)?)?;
         let h = norm(&x, &weights.ffn_norm, self.config)?;
-        let gate = candle_nn::ops::silu(&weights.gate.forward(&h)?)?;
-        let h = (gate * weights.up.forward(&h)?)?;
-        x + weights.down.forward(&h)?
+        let gate = weights.gate.forward(&h)?;
+        let gate = match self.config.family.activation() {
+            Activation::Silu => candle_nn::ops::silu(&gate)?,
+            Activation::Gelu => gate.gelu()?,
+        };
+        let h = weights.down.forward(&(gate * weights.up.forward(&h)?)?)?;
+        x + inside(h, |norms| &norms.fed)?
     }
 
     /// Causal attention of one sequence: `q` [Hq, n, D] -> [n, Hq * D]. Long prompts go in several
@@ -255,26 +303,28 @@ impl LayerStep<'_> {
         for first in (0..sequence.rows).step_by(rows_at_once) {
             let rows = rows_at_once.min(sequence.rows - first);
             let q = q.narrow(1, first, rows)?.contiguous()?;
-            parts.push(self.attend_rows(&q, sequence.start + first, &k, &v)?);
+            let seen = Seen {
+                first: sequence.start + first,
+                positions,
+                window: self
+                    .config
+                    .window_of(layer)
+                    .map(|window| window.tokens.get()),
+            };
+            parts.push(self.attend_rows(&q, &seen, &k, &v)?);
         }
         Tensor::cat(&parts, 0)
     }
 
-    /// `q` [Hq, n, D] at positions from `start`; `k` [Hkv, D, L], `v` [Hkv, L, D] -> [n, Hq * D].
-    fn attend_rows(
-        &self,
-        q: &Tensor,
-        start: usize,
-        k: &Tensor,
-        v: &Tensor,
-    ) -> TensorResult<Tensor> {
+    /// `q` [Hq, n, D]; `k` [Hkv, D, L], `v` [Hkv, L, D] -> [n, Hq * D].
+    fn attend_rows(&self, q: &Tensor, seen: &Seen, k: &Tensor, v: &Tensor) -> TensorResult<Tensor> {
         let (q_heads, rows, head_dim) = q.dims3()?;
         let (kv_heads, positions, _) = v.dims3()?;
         // The query heads of one KV head stand beside each other: one product serves them all.
         let grouped = q.reshape((kv_heads, q_heads / kv_heads * rows, head_dim))?;
-        let scale = 1.0 / (head_dim as f64).sqrt();
+        let scale = f64::from(self.config.attention_scale());
         let scores = (grouped.matmul(k)? * scale)?.reshape((q_heads, rows, positions))?;
-        let scores = match causal_mask(start, rows, positions, q.device())? {
+        let scores = match seen.mask(rows, q.device())? {
             Some(mask) => scores.broadcast_add(&mask)?,
             None => scores,
         };
@@ -285,28 +335,38 @@ impl LayerStep<'_> {
     }
 }
 
-/// [n, L]: 0 where row `i` may look, minus infinity after its position. `None` when every row may
-/// look everywhere.
-fn causal_mask(
-    start: usize,
-    rows: usize,
+/// What some rows see of the `positions` before and among them.
+struct Seen {
+    /// Position of the first row.
+    first: usize,
     positions: usize,
-    device: &candle_core::Device,
-) -> TensorResult<Option<Tensor>> {
-    if start + 1 >= positions {
-        return Ok(None);
+    /// Positions that a row sees, its own included; `None` for all.
+    window: Option<usize>,
+}
+
+impl Seen {
+    /// [n, L]: 0 where row `i` may look, minus infinity elsewhere. `None` when every row may look
+    /// everywhere.
+    fn mask(&self, rows: usize, device: &candle_core::Device) -> TensorResult<Option<Tensor>> {
+        let &Seen {
+            first,
+            positions,
+            window,
+        } = self;
+        if first + 1 >= positions && window.is_none_or(|window| window >= positions) {
+            return Ok(None);
+        }
+        let mask = |row: usize| {
+            let end = first + row + 1;
+            let seen = window.map_or(0, |window| end.saturating_sub(window))..end;
+            (0..positions).map(move |p| match seen.contains(&p) {
+                true => 0.0,
+                false => f32::NEG_INFINITY,
+            })
+        };
+        let mask: Vec<f32> = (0..rows).flat_map(mask).collect();
+        Tensor::from_vec(mask, (rows, positions), device).map(Some)
     }
-    let mask = |row: usize| {
-        (0..positions).map(move |p| {
-            if p > start + row {
-                f32::NEG_INFINITY
-            } else {
-                0.0
-            }
-        })
-    };
-    let mask: Vec<f32> = (0..rows).flat_map(mask).collect();
-    Tensor::from_vec(mask, (rows, positions), device).map(Some)
 }
 
 /// Puts the tensors of a file on a device.

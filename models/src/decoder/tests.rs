@@ -35,6 +35,18 @@ fn qwen2(weights: WeightType) -> TinySpec {
     }
 }
 
+/// An untied gemma3: norms inside its layers, and every second layer with a window that begins within a block.
+fn gemma3(weights: WeightType) -> TinySpec {
+    TinySpec {
+        family: Family::Gemma3,
+        layers: 3,
+        tied: false,
+        rope_base: 1_000_000.0,
+        window: Some((21, 2)),
+        ..llama(weights)
+    }
+}
+
 /// A tiny model with its KV and a table that is in no order.
 struct Model {
     forward: Box<dyn Forward>,
@@ -146,6 +158,7 @@ fn every_split_of_a_prompt_gives_the_same_bits() {
         llama(WeightType::F32),
         qwen2(WeightType::Q8_0),
         llama(WeightType::Q4_1),
+        gemma3(WeightType::Q8_0),
     ];
     for (spec, kv_type) in specs
         .iter()
@@ -173,7 +186,7 @@ fn every_weight_type_gives_the_same_bits_in_any_chunks() {
     for ty in [
         F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2K, Q3K, Q4K, Q5K, Q6K,
     ] {
-        for spec in [llama(ty), qwen2(ty)] {
+        for spec in [llama(ty), qwen2(ty), gemma3(ty)] {
             let expected = Model::new(&spec, 1, KvType::F16).one_by_one(&prompt);
             let mut model = Model::new(&spec, 2, KvType::F16);
             for cuts in [&[][..], &[1], &[5, 10, 15, 32, 64], &[33]] {
@@ -198,7 +211,11 @@ const MATES: [(usize, usize); 8] = [
 
 #[test]
 fn batch_mates_do_not_change_a_bit() {
-    for spec in [llama(WeightType::Q4_1), qwen2(WeightType::F32)] {
+    for spec in [
+        llama(WeightType::Q4_1),
+        qwen2(WeightType::F32),
+        gemma3(WeightType::F16),
+    ] {
         for (threads, kv_type) in [(1, KvType::F16), (2, KvType::F32), (4, KvType::Q8_0)] {
             let mut model = Model::new(&spec, threads, kv_type);
             let prompts: Vec<_> = (0..8).map(|seed| prompt(PROMPT_TOKENS, seed)).collect();
@@ -334,6 +351,7 @@ fn the_tensor_executor_agrees_with_the_cpu() {
             },
             1e-4,
         ),
+        (gemma3(WeightType::F32), 1e-4),
         (qwen2(WeightType::F16), 1e-2),
         (llama(WeightType::Q8_0), 5e-2),
         (qwen2(WeightType::Q4K), 5e-2),
@@ -431,6 +449,7 @@ fn an_identity_changes_with_all_that_kv_depends_on() {
         |spec: &TinySpec, kv, tensor| *Model::on(spec, cpu, kv, tensor).forward.identity_seed();
     let identity = of(&base, KvType::F16, false);
     assert_eq!(identity, of(&base, KvType::F16, false), "the same model");
+    let gemma = of(&gemma3(WeightType::F32), KvType::F16, false);
     let others = [
         (
             "weights",
@@ -455,6 +474,18 @@ fn an_identity_changes_with_all_that_kv_depends_on() {
             ),
         ),
         (
+            "window",
+            of(
+                &TinySpec {
+                    window: Some((30, 2)),
+                    ..gemma3(WeightType::F32)
+                },
+                KvType::F16,
+                false,
+            ),
+        ),
+        ("family", gemma),
+        (
             "type",
             of(
                 &TinySpec {
@@ -468,8 +499,10 @@ fn an_identity_changes_with_all_that_kv_depends_on() {
         ("KV type", of(&base, KvType::F32, false)),
         ("executor", of(&base, KvType::F16, true)),
     ];
-    for (what, other) in others {
-        assert_ne!(identity, other, "another {what}");
+    for (i, (what, other)) in others.iter().enumerate() {
+        assert_ne!(identity, *other, "another {what}");
+        let again = others[..i].iter().find(|(_, before)| before == other);
+        assert_eq!(again, None, "as {what}");
     }
     let mut writer = base.writer().unwrap();
     writer

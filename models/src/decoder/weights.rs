@@ -29,6 +29,7 @@ pub(crate) struct LayerWeights<M, V> {
     /// [kv_heads * head_dim, d_model]
     pub v: M,
     pub bias: Option<QkvBias<V>>,
+    pub inside: Option<NormsInside<V>>,
     /// [d_model, q_heads * head_dim]
     pub attention_output: M,
     /// [d_model]
@@ -64,6 +65,18 @@ pub(crate) struct QkvBias<V> {
     pub k: V,
     /// [kv_heads * head_dim]
     pub v: V,
+}
+
+/// Norms besides the two that open the halves of a layer (gemma3).
+pub(crate) struct NormsInside<V> {
+    /// [head_dim], of each head's queries before the rotation.
+    pub q: V,
+    /// [head_dim], of each head's keys before the rotation.
+    pub k: V,
+    /// [d_model], of what attention adds.
+    pub attended: V,
+    /// [d_model], of what the feed-forward network adds.
+    pub fed: V,
 }
 
 /// Turns named tensors of a file into what one executor multiplies with.
@@ -127,6 +140,16 @@ fn read_layer<B: MakeWeights>(
                 q: make.vector(&name("attn_q.bias"), q_rows)?,
                 k: make.vector(&name("attn_k.bias"), kv_rows)?,
                 v: make.vector(&name("attn_v.bias"), kv_rows)?,
+            })
+        } else {
+            None
+        },
+        inside: if config.family.norms_inside() {
+            Some(NormsInside {
+                q: make.vector(&name("attn_q_norm.weight"), config.head_dim)?,
+                k: make.vector(&name("attn_k_norm.weight"), config.head_dim)?,
+                attended: make.vector(&name("post_attention_norm.weight"), d)?,
+                fed: make.vector(&name("post_ffw_norm.weight"), d)?,
             })
         } else {
             None
