@@ -167,6 +167,7 @@ fn logits_are_those_of_transformers_at_every_position() {
     }
     seen.sort_unstable();
     let kinds = [
+        ("gemma3", false, false),
         ("llama", false, false),
         ("llama", true, true),
         ("qwen2", false, false),
