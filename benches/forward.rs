@@ -156,7 +156,7 @@ impl Ours {
             .expect("the model loads")
             .forward;
         let blocks = (PREFILL_TOKENS + DECODE_TOKENS).div_ceil(32);
-        let kv = model.new_kv(blocks).expect("memory for KV");
+        let kv = model.new_kv(blocks, blocks).expect("memory for KV");
         Self {
             model,
             kv,
@@ -175,6 +175,7 @@ impl Runs for Ours {
             tokens,
             start,
             table: &self.table,
+            window_table: &self.table,
             logits: LogitRows::Last,
         };
         let logits = self.model.forward(&[step], &mut self.kv).expect("a pass");

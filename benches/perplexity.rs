@@ -159,7 +159,7 @@ fn perplexity(path: &Path, ids: &[u32], options: &LoadOptions) -> f64 {
     let loaded = load_forward(path, options, &|_| {}).expect("the copy loads");
     let mut model = loaded.forward;
     let blocks = WINDOW_TOKENS / kernels::BLOCK_TOKENS;
-    let mut kv = model.new_kv(blocks).expect("memory for KV");
+    let mut kv = model.new_kv(blocks, blocks).expect("memory for KV");
     let (mut sum, mut count) = (0.0, 0);
     for window in ids.chunks_exact(WINDOW_TOKENS) {
         sum += surprise(&mut *model, &mut kv, window);
@@ -178,6 +178,7 @@ fn surprise(model: &mut dyn Forward, kv: &mut KvStore, window: &[u32]) -> f64 {
             tokens,
             start,
             table: &table,
+            window_table: &table,
             logits: LogitRows::All,
         };
         let logits = model.forward(&[step], kv).expect("a pass");

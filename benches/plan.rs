@@ -10,7 +10,7 @@ use engine::{
 };
 use kernels::{KvArena, KvShape, KvType};
 use models::config::Config;
-use models::forward::{Forward, KvStore, LogitRows, Logits, ModelIdentity, SeqStep};
+use models::forward::{Forward, KvBlocks, KvStore, LogitRows, Logits, ModelIdentity, SeqStep};
 use models::load::{LoadOptions, load_forward};
 use models::tiny::{TinySpec, tiny_model};
 use std::process::ExitCode;
@@ -76,11 +76,13 @@ impl Forward for Nothing {
     fn kv_shape(&self) -> KvShape {
         SHAPE
     }
-    fn new_kv(&self, blocks: usize) -> models::Result<KvStore> {
+    fn new_kv(&self, blocks: usize, _: usize) -> models::Result<KvStore> {
         let arena = KvArena::new(SHAPE, blocks);
-        Ok(KvStore::Cpu(
-            arena.map_err(|e| models::Error::device(e.to_string()))?,
-        ))
+        let arena = arena.map_err(|e| models::Error::device(e.to_string()))?;
+        Ok(KvStore {
+            all: KvBlocks::Cpu(arena),
+            window: None,
+        })
     }
     fn forward(&mut self, steps: &[SeqStep<'_>], _: &mut KvStore) -> models::Result<Logits> {
         let vocab = self.config().vocab;

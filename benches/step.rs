@@ -30,7 +30,7 @@ use harness::tools::{
 };
 use kernels::KvShape;
 use models::config::Config;
-use models::forward::{Forward, KvStore, LogitRows, Logits, ModelIdentity, SeqStep};
+use models::forward::{Forward, KvStore, LogitRows, Logits, ModelIdentity, SeqStep, WindowShape};
 use models::template::FrozenClock;
 use models::tokenizer::{Specials, Tokenizer};
 
@@ -72,8 +72,12 @@ impl Forward for Script {
         self.model.kv_shape()
     }
 
-    fn new_kv(&self, blocks: usize) -> models::Result<KvStore> {
-        self.model.new_kv(blocks)
+    fn window(&self) -> Option<WindowShape> {
+        self.model.window()
+    }
+
+    fn new_kv(&self, blocks: usize, window_blocks: usize) -> models::Result<KvStore> {
+        self.model.new_kv(blocks, window_blocks)
     }
 
     fn forward(&mut self, steps: &[SeqStep<'_>], _: &mut KvStore) -> models::Result<Logits> {

@@ -103,7 +103,7 @@ fn computed(spec: &TinySpec, tokens: &[u32], chunks: &[usize]) -> Logits {
     };
     let mut model = load_forward(&path, &options, &|_| {}).unwrap().forward;
     let blocks = tokens.len().div_ceil(kernels::BLOCK_TOKENS);
-    let mut kv = model.new_kv(blocks).unwrap();
+    let mut kv = model.new_kv(blocks, blocks).unwrap();
     let table: Vec<u32> = (0..blocks as u32).rev().collect();
     let mut all = Logits {
         vocab: spec.vocab,
@@ -116,6 +116,7 @@ fn computed(spec: &TinySpec, tokens: &[u32], chunks: &[usize]) -> Logits {
             tokens,
             start,
             table: &table,
+            window_table: &table,
             logits: LogitRows::All,
         };
         let logits = model.forward(&[step], &mut kv).unwrap();

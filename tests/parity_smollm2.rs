@@ -160,7 +160,7 @@ fn our_logits(path: &Path, ids: &[u32]) -> Vec<Vec<f32>> {
     let mut model = load_forward(path, &options, &|_| {})
         .expect("the model loads")
         .forward;
-    let mut kv = model.new_kv(TOKENS / 32).unwrap();
+    let mut kv = model.new_kv(TOKENS / 32, 0).unwrap();
     let table: Vec<u32> = (0..TOKENS as u32 / 32).collect();
     let mut rows = Vec::new();
     for (chunk, tokens) in ids.chunks(128).enumerate() {
@@ -168,6 +168,7 @@ fn our_logits(path: &Path, ids: &[u32]) -> Vec<Vec<f32>> {
             tokens,
             start: chunk * 128,
             table: &table,
+            window_table: &[],
             logits: LogitRows::All,
         };
         let logits = model.forward(&[step], &mut kv).unwrap();

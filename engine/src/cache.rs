@@ -13,10 +13,12 @@ use crate::plan::{Goal, Prefix};
 use crate::pool::{BlockId, Lease, Pool};
 use crate::prompt::Prompt;
 use crate::tree::{Mark, Match, New, Root, Tree};
-use crate::worth::Visit;
+use crate::windows::{Keep, Windows};
+use crate::worth::{Class, Visit};
 use kernels::BLOCK_TOKENS;
 use models::forward::KvStore;
 use std::collections::VecDeque;
+use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
 
 /// A prompt with its ids laid out and its piece ends keyed: what a lookup needs.
@@ -58,15 +60,16 @@ pub struct Cache {
 }
 
 impl Cache {
-    pub fn new(kv: KvStore, identity: [u8; 32]) -> Result<Self> {
-        if kv.blocks() > BLOCKS_MAX {
+    /// `window`: the positions that a row sees in the layers with a window, where there are some.
+    pub fn new(kv: KvStore, window: Option<NonZeroUsize>, identity: [u8; 32]) -> Result<Self> {
+        if kv.all.blocks() > BLOCKS_MAX {
             return Err(Error::BadRequest(format!(
                 "the KV pool may have {BLOCKS_MAX} blocks, {} were asked for; lower --kv-memory",
-                kv.blocks()
+                kv.all.blocks()
             )));
         }
         Ok(Cache {
-            pool: Pool::new(kv),
+            pool: Pool::new(kv, window),
             tree: Tree::new(),
             identity,
             evicted: 0,
@@ -105,9 +108,10 @@ impl Cache {
         self.evicted
     }
 
-    /// Everything that was given up so far: blocks in memory, and files.
+    /// Everything that was given up so far: blocks in memory, their parts in layers with a window, and files.
     pub fn given_up(&self) -> u64 {
-        self.evicted + self.disk.as_ref().map_or(0, Disk::given_up)
+        let parts = self.pool.windows().map_or(0, Windows::given_up);
+        self.evicted + parts + self.disk.as_ref().map_or(0, Disk::given_up)
     }
 
     pub fn key(&mut self, prompt: Prompt, salt: &Salt) -> Keyed {
@@ -136,9 +140,28 @@ impl Cache {
     /// The one lookup: a plan and the call it foretells both use it. First memory, then what the disk
     /// has behind that.
     pub fn prefix(&mut self, root: Root, ids: &[u32], marks: &[Mark], ask: Ask) -> Prefix {
+        let found = self.tree.lookup(root, ids, marks, ids.len());
+        let longest = self.with_disk(found, ids, ask);
+        if !longest.is_short() {
+            return longest;
+        }
+        let kept = longest.kept;
+        // The disk may have what the layers with a window lack here; or it lacks what they have.
         let found = self.lookup(root, ids, marks);
+        let memory = Prefix::new(found.clone(), Vec::new(), ids.len(), ask.goal, &self.pool);
+        let candidates = [longest, self.with_disk(found, ids, ask), memory];
+        let best = candidates.into_iter().max_by_key(Prefix::reach);
+        let best = best.expect("one of three");
+        Prefix {
+            kept: kept.max(best.kept),
+            ..best
+        }
+    }
+
+    /// `found`, and what the disk has behind it.
+    fn with_disk(&mut self, found: Match, ids: &[u32], ask: Ask) -> Prefix {
         let Some(disk) = &mut self.disk else {
-            return Prefix::new(found, Vec::new(), ids.len(), ask.goal);
+            return Prefix::new(found, Vec::new(), ids.len(), ask.goal, &self.pool);
         };
         let whole = found.tokens - found.partial_tokens();
         let mut kept = disk.follow(found.key, &ids[whole..]);
@@ -146,17 +169,29 @@ impl Cache {
         if ids.len() - reach.max(found.tokens) >= DISK_LOOK_TOKENS_MIN && disk.look_again(ask.now) {
             kept = disk.follow(found.key, &ids[whole..]);
         }
-        Prefix::new(found, kept, ids.len(), ask.goal)
+        Prefix::new(found, kept, ids.len(), ask.goal, &self.pool)
     }
 
-    /// What is in memory.
+    /// What is in memory and can be gone on from.
     pub fn lookup(&self, root: Root, ids: &[u32], marks: &[Mark]) -> Match {
-        self.tree.lookup(root, ids, marks, ids.len())
+        let mut found = self.tree.lookup(root, ids, marks, ids.len());
+        let Some(windows) = self.pool.windows() else {
+            return found;
+        };
+        loop {
+            let has = |block: usize| windows.part(found.blocks[block]).is_some();
+            let tokens = windows.usable(found.tokens, has);
+            if tokens == found.tokens {
+                found.window_from = windows.first_seen(tokens).min(found.blocks.len());
+                return found;
+            }
+            found = self.tree.lookup(root, ids, marks, tokens);
+        }
     }
 
     /// Holds what was found, as it is: nothing may be written behind it.
     pub fn pin(&mut self, found: &Match) -> Lease {
-        self.pool.share(&found.blocks)
+        self.pool.share(&found.blocks, found.window_from)
     }
 
     /// Leases what was found so that a sequence can write behind it: whole blocks are shared, a
@@ -170,10 +205,10 @@ impl Cache {
     ) -> Result<Lease> {
         let (tokens, marks) = (found.tokens, &keyed.marks);
         self.tree.touch(keyed.root, ids, tokens, marks, visit);
-        let mut lease = self.pool.share(&found.blocks);
+        let mut lease = self.pin(found);
         let partial = found.tokens % BLOCK_TOKENS;
         if partial > 0 {
-            let copied = match self.make_free(1) {
+            let copied = match self.make_free(1, 1) {
                 Ok(()) => self.pool.copy_last(&mut lease, partial),
                 Err(error) => Err(error),
             };
@@ -185,14 +220,44 @@ impl Cache {
         Ok(lease)
     }
 
-    /// Grows `lease` to hold `tokens` positions. On an error it has not grown.
-    pub fn grow(&mut self, lease: &mut Lease, tokens: usize) -> Result<()> {
-        let more = tokens.div_ceil(BLOCK_TOKENS).saturating_sub(lease.len());
-        self.make_free(more)?;
-        for _ in 0..more {
-            self.pool.grow(lease)?;
+    /// Grows `lease` to hold `tokens` positions, in the layers with a window from block `window_from` on. On
+    /// an error it has not grown.
+    pub fn grow(&mut self, lease: &mut Lease, tokens: usize, window_from: usize) -> Result<()> {
+        let more = lease.len()..tokens.div_ceil(BLOCK_TOKENS).max(lease.len());
+        let parts = more.end.saturating_sub(more.start.max(window_from));
+        self.make_free(more.len(), parts)?;
+        for index in more {
+            self.pool.grow(lease, index >= window_from)?;
         }
         Ok(())
+    }
+
+    /// `lease` goes on from position `filled`: the layers with a window need nothing that its next row, or the
+    /// last one again, does not see.
+    pub fn slide(&mut self, lease: &mut Lease, filled: usize, marks: &[Mark]) {
+        let Some(windows) = self.pool.windows() else {
+            return;
+        };
+        let from = windows.first_seen(filled.saturating_sub(1));
+        let tokens = windows.tokens();
+        // Other prompts part from this one where what they share ends.
+        let ends = |block: usize, mark: &Mark| {
+            let (start, end) = (block * BLOCK_TOKENS, (block + 1) * BLOCK_TOKENS);
+            let shared = Class::of(Some(mark.layer), false) >= Class::Memory;
+            shared && start < mark.position && mark.position < end + tokens
+        };
+        self.pool.slide(lease, from, |block| {
+            match marks.iter().any(|mark| ends(block, mark)) {
+                true => Keep::End,
+                false => Keep::Passed,
+            }
+        });
+    }
+
+    /// Whether the layers with a window lack what the row at `position` sees.
+    pub fn lacks_window(&self, lease: &Lease, position: usize) -> bool {
+        let windows = self.pool.windows();
+        windows.is_some_and(|windows| lease.window_from() > windows.first_seen(position))
     }
 
     /// Makes the first `ids.len()` positions of `lease` resident.
@@ -228,9 +293,23 @@ impl Cache {
         let (Some(disk), Some(last)) = (&mut self.disk, lease.table().last()) else {
             return false;
         };
+        let part = match lease.window_from() < lease.len() {
+            true => self.pool.windows().and_then(|w| w.part(BlockId(*last))),
+            false => None,
+        };
         let kv = self.pool.kv_mut();
-        kv.fill_block(*last, |bytes| disk.load(found, bytes))
-            .is_ok()
+        let all = kv.all.fill_block(*last, |bytes| disk.load(found, bytes));
+        let window = match (part, &mut kv.window) {
+            (Some(part), Some(kv)) => kv.fill_block(part, |bytes| disk.load_part(found, bytes)),
+            _ => Ok(()),
+        };
+        all.is_ok() && window.is_ok()
+    }
+
+    /// Bytes of a block in all layers.
+    pub fn block_bytes_max(&self) -> u64 {
+        let part = self.pool.window_counts().map_or(0, |counts| counts.bytes);
+        self.pool.kv().all.shape().block_bytes() as u64 + part
     }
 
     /// Has what is resident of `ids` written to disk, run by run, as far as it is not there. A last block
@@ -239,7 +318,7 @@ impl Cache {
         if self.disk.as_ref().is_none_or(Disk::is_read_only) {
             return;
         }
-        let found = self.lookup(keyed.root, ids, &keyed.marks);
+        let found = self.tree.lookup(keyed.root, ids, &keyed.marks, ids.len());
         let tokens = match tail {
             true => found.tokens,
             false => found.tokens - found.partial_tokens(),
@@ -247,9 +326,9 @@ impl Cache {
         if tokens == 0 {
             return;
         }
-        let lease = self
-            .pool
-            .share(&found.blocks[..tokens.div_ceil(BLOCK_TOKENS)]);
+        // What the layers with a window still have when it is copied is copied with it.
+        let blocks = &found.blocks[..tokens.div_ceil(BLOCK_TOKENS)];
+        let lease = self.pool.share(blocks, blocks.len());
         let named = keyed.prompt.pieces.iter().zip(&keyed.marks);
         let pieces = named.map(|(piece, mark)| (mark.position, piece.name.clone(), piece.layer));
         let save = Save::new(
@@ -286,13 +365,19 @@ impl Cache {
             return;
         };
         let before = thread_cpu();
-        let kv = self.pool.kv();
-        let Some(range) = save.next_run(disk, kv.shape().block_bytes() as u64) else {
+        let Some(range) = save.next_run(disk) else {
             self.give_up_save();
             return;
         };
-        let copy = |block: usize| kv.read_block(save.lease.block(block).0, save.tokens(block));
-        match range.clone().map(copy).collect() {
+        let (kv, windows) = (self.pool.kv(), self.pool.windows());
+        let copy = |block: usize| {
+            let (id, tokens) = (save.lease.block(block), save.tokens(block));
+            let part = windows.and_then(|windows| windows.part(id));
+            let part = part.zip(kv.window.as_ref());
+            let part = part.map(|(part, kv)| kv.read_block(part, tokens));
+            Ok((kv.all.read_block(id.0, tokens)?, part.transpose()?))
+        };
+        match range.clone().map(copy).collect::<models::Result<_>>() {
             Ok(blocks) => {
                 disk.write(save.run(range, blocks), now);
                 disk.took(thread_cpu().saturating_sub(before));
@@ -348,7 +433,23 @@ impl Cache {
         gone
     }
 
-    fn make_free(&mut self, blocks: usize) -> Result<()> {
+    /// Makes sure that so many blocks are free, and so many parts in the layers with a window.
+    fn make_free(&mut self, blocks: usize, parts: usize) -> Result<()> {
+        self.make_blocks_free(blocks)?;
+        while let Some(windows) = self.pool.windows().filter(|w| w.free() < parts) {
+            let (have, total) = (windows.free(), windows.total());
+            if !self.pool.give_up_window() {
+                return Err(Error::PoolFull {
+                    need: parts,
+                    have,
+                    total,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn make_blocks_free(&mut self, blocks: usize) -> Result<()> {
         while self.pool.free() < blocks {
             let more = blocks - self.pool.free();
             if self.evict(more) == 0 && !self.give_up_save() {

@@ -5,10 +5,12 @@
 
 use crate::error::{Error, Result};
 use crate::limits::{
-    BLOCKS_MAX, CONTEXT_TOKENS_MIN, KV_BYTES_DEFAULT_MAX, KV_SHARE_PERCENT, KV_TOKENS_DEFAULT_MIN,
-    KV_WINDOWS_DEFAULT,
+    BLOCKS_MAX, CONTEXT_TOKENS_MIN, KV_BLOCKS_A_WINDOW_PART, KV_BYTES_DEFAULT_MAX,
+    KV_SHARE_PERCENT, KV_TOKENS_DEFAULT_MIN, KV_WINDOWS_DEFAULT,
 };
+use crate::pool::BlockCount;
 use kernels::BLOCK_TOKENS;
+use models::forward::Forward;
 
 /// What the choice is made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,7 +27,67 @@ pub struct ContextOptions {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ContextModel {
     pub trained_tokens: usize,
+    /// Of the layers that see every position.
     pub block_bytes: u64,
+    /// Where the model has layers with a window.
+    pub window: Option<ContextWindow>,
+}
+
+/// Layers with a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ContextWindow {
+    /// Positions that a row sees.
+    pub tokens: usize,
+    /// Bytes of the part of a block in these layers.
+    pub part_bytes: u64,
+    /// Rows of one sequence in one step, at most.
+    pub chunk_tokens: usize,
+}
+
+impl ContextModel {
+    /// `chunk_tokens`: rows of one sequence in one step, at most.
+    pub fn new(forward: &dyn Forward, chunk_tokens: usize) -> Self {
+        let window = forward.window().map(|window| ContextWindow {
+            tokens: window.tokens.get(),
+            part_bytes: window.kv.block_bytes() as u64,
+            chunk_tokens,
+        });
+        ContextModel {
+            trained_tokens: forward.config().context_train,
+            block_bytes: forward.kv_shape().block_bytes() as u64,
+            window,
+        }
+    }
+
+    /// How many of `blocks` blocks can have their part in the layers with a window at once: a share of them,
+    /// and all that one sequence needs.
+    pub fn window_parts(&self, blocks: usize) -> usize {
+        let Some(window) = self.window else { return 0 };
+        // The first and the last block are seen in part, and the source of a partial copy is held.
+        let one = BlockCount::for_tokens(window.tokens + window.chunk_tokens).0 + 3;
+        (blocks / KV_BLOCKS_A_WINDOW_PART).max(one).min(blocks)
+    }
+
+    /// Bytes of `blocks` blocks.
+    pub fn bytes(&self, blocks: usize) -> u64 {
+        let parts = self.window_parts(blocks) as u64 * self.window.map_or(0, |w| w.part_bytes);
+        (blocks as u64)
+            .saturating_mul(self.block_bytes)
+            .saturating_add(parts)
+    }
+
+    /// The most blocks that fit into `bytes`.
+    fn blocks_in(&self, bytes: u64) -> usize {
+        let (mut fit, mut over) = (0, BLOCKS_MAX + 1);
+        while fit + 1 < over {
+            let middle = fit + (over - fit) / 2;
+            match self.bytes(middle) <= bytes {
+                true => fit = middle,
+                false => over = middle,
+            }
+        }
+        fit
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -34,7 +96,9 @@ pub struct EffectiveContext {
     pub tokens: usize,
     /// Blocks in the pool, for all sequences and the cache.
     pub blocks: usize,
-    /// Bytes of those blocks.
+    /// How many of them can have their part in the layers with a window; 0 where there are no such layers.
+    pub window_parts: usize,
+    /// Bytes of all these.
     pub bytes: u64,
     /// For people.
     pub why: String,
@@ -58,16 +122,14 @@ impl EffectiveContext {
         }
         let wanted = options.context_tokens.unwrap_or(trained);
         let (budget_bytes, budget_why) = budget(model, options, wanted);
-        let fit = usize::try_from(budget_bytes / model.block_bytes.max(1))
-            .unwrap_or(BLOCKS_MAX)
-            .min(BLOCKS_MAX);
+        let fit = model.blocks_in(budget_bytes);
         let window = window_blocks(wanted);
         let least = options
             .context_tokens
             .unwrap_or(CONTEXT_TOKENS_MIN.min(trained));
         if fit < window_blocks(least) {
             return Err(Error::NoMemory {
-                need_bytes: window_blocks(least) as u64 * model.block_bytes,
+                need_bytes: model.bytes(window_blocks(least)),
                 have_bytes: budget_bytes,
                 tokens: least,
             });
@@ -90,7 +152,8 @@ impl EffectiveContext {
         Ok(EffectiveContext {
             tokens,
             blocks,
-            bytes: blocks as u64 * model.block_bytes,
+            window_parts: model.window_parts(blocks),
+            bytes: model.bytes(blocks),
             why,
         })
     }
@@ -105,7 +168,7 @@ fn budget(model: ContextModel, options: ContextOptions, wanted: usize) -> (u64, 
     if let Some(bytes) = options.kv_bytes {
         return (bytes, format!("KV memory of {}, as asked for,", mib(bytes)));
     }
-    let one_window = window_blocks(wanted) as u64 * model.block_bytes;
+    let one_window = model.bytes(window_blocks(wanted));
     let Some(free) = options.free_bytes else {
         let bytes = one_window.min(KV_BYTES_DEFAULT_MAX);
         return (bytes, format!("{} (free memory is unknown)", mib(bytes)));
@@ -140,6 +203,7 @@ mod tests {
         let model = ContextModel {
             trained_tokens,
             block_bytes: MIB,
+            window: None,
         };
         EffectiveContext::choose(
             model,
@@ -213,6 +277,36 @@ mod tests {
             assert!(have.why.contains(why), "{have:?}");
             assert_eq!(have.bytes, *blocks as u64 * MIB);
         }
+    }
+
+    #[test]
+    fn layers_with_a_window_get_a_share_and_no_less_than_one_sequence_needs() {
+        let model = ContextModel {
+            trained_tokens: 8192,
+            block_bytes: MIB,
+            window: Some(ContextWindow {
+                tokens: 512,
+                part_bytes: 5 * MIB,
+                chunk_tokens: 256,
+            }),
+        };
+        // 768 positions are 24 blocks, and three more.
+        let parts = [1, 27, 28, 108, 400].map(|blocks| model.window_parts(blocks));
+        assert_eq!(parts, [1, 27, 27, 27, 100]);
+        for bytes in [0, 6, 7, 161, 162, 163, 1000, 5000].map(|n| n * MIB) {
+            let blocks = model.blocks_in(bytes);
+            assert!(model.bytes(blocks) <= bytes && model.bytes(blocks + 1) > bytes);
+        }
+        let options = ContextOptions {
+            kv_bytes: Some(900 * MIB),
+            ..ContextOptions::default()
+        };
+        let have = EffectiveContext::choose(model, options).expect("fits");
+        assert_eq!(
+            (have.blocks, have.window_parts, have.bytes),
+            (400, 100, 900 * MIB)
+        );
+        assert_eq!(have.tokens, 8192);
     }
 
     #[test]

@@ -88,10 +88,13 @@ impl Core {
         limits: Limits,
         trace: Option<Trace>,
     ) -> Result<Self> {
-        let kv = forward.new_kv(context.blocks).map_err(Error::forward)?;
+        let kv = forward
+            .new_kv(context.blocks, context.window_parts)
+            .map_err(Error::forward)?;
+        let window = forward.window().map(|window| window.tokens);
         let identity = *forward.identity_seed().as_bytes();
         Ok(Core {
-            cache: Cache::new(kv, identity)?,
+            cache: Cache::new(kv, window, identity)?,
             forward,
             clock,
             context,
@@ -161,6 +164,7 @@ impl Core {
             lease: Lease::empty(),
             filled: 0,
             loads: VecDeque::new(),
+            window_from: 0,
             inserted: 0,
             reserved_tokens: 0,
             priority,
@@ -244,7 +248,8 @@ impl Core {
         let blocks = self.cache.pool().counts();
         Stats {
             blocks,
-            block_bytes: self.context.bytes / blocks.total.max(1) as u64,
+            block_bytes: self.cache.pool().kv().all.shape().block_bytes() as u64,
+            windows: self.cache.pool().window_counts(),
             context_tokens: self.context.tokens,
             active: self.active.len(),
             waiting: self.waiting.len(),
@@ -260,7 +265,7 @@ impl Core {
     /// What is in memory, piece by piece, as far as it is remembered what it was.
     pub fn resident(&self) -> Vec<ResidentPiece> {
         let now = self.clock.now();
-        let block_bytes = self.cache.pool().kv().shape().block_bytes();
+        let block_bytes = self.cache.pool().kv().all.shape().block_bytes();
         let token_bytes = (block_bytes / BLOCK_TOKENS) as u64;
         let ends = self.cache.piece_ends().filter_map(|key| self.seen.end(key));
         let piece = |end: &End| ResidentPiece {

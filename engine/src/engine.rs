@@ -10,7 +10,7 @@
 use crate::clock::{Clock, SystemClock};
 use crate::context::{ContextModel, ContextOptions, EffectiveContext};
 use crate::core::{Core, Limits, Submission, Trace};
-use crate::disk::{Disk, DiskOptions};
+use crate::disk::{BlockFormat, Disk, DiskOptions};
 use crate::error::{Error, Result};
 use crate::grammar::{Constraint, GrammarVocabulary};
 use crate::keys::Salt;
@@ -123,21 +123,19 @@ impl Engine {
         vocab: Arc<dyn TokenBytes>,
         config: EngineConfig,
     ) -> Result<Engine> {
-        let model = ContextModel {
-            trained_tokens: forward.config().context_train,
-            block_bytes: forward.kv_shape().block_bytes() as u64,
-        };
+        let chunk_tokens = config.chunk_tokens.max(SEQUENCES_MAX + 1);
+        let model = ContextModel::new(&*forward, chunk_tokens);
         let context = EffectiveContext::choose(model, config.context)?;
         let (model_vocab, cost) = (forward.config().vocab, forward.cost());
         let limits = Limits {
             sequences_max: config.sequences_max.clamp(1, SEQUENCES_MAX),
-            chunk_tokens: config.chunk_tokens.max(SEQUENCES_MAX + 1),
+            chunk_tokens,
         };
         let load_max = QUEUE_MAX + limits.sequences_max;
-        let identity = *forward.identity_seed().as_bytes();
+        let format = BlockFormat::of(&*forward);
         let mut core = Core::new(forward, context.clone(), config.clock, limits, config.trace)?;
         let disk = config.disk.and_then(|options| {
-            let opened = Disk::open(&options, identity, model.block_bytes);
+            let opened = Disk::open(&options, format);
             let disk = opened.inspect_err(|error| {
                 let folder = options.folder.display();
                 tracing::warn!(%error, %folder, "the KV cache is kept in memory only");

@@ -4,7 +4,8 @@
 //!
 //! The life of a call: `engine` (check, queue) → `core` (plan, submit) → `schedule` (admit, lease,
 //! choose rows) → `loads` (blocks from disk) → `step` (forward, sample) → `tally` (report). What is
-//! kept: `cache`, which is `pool` (blocks), `tree` (prefixes) and `disk` (what outlives the process).
+//! kept: `cache`, which is `pool` (blocks; `windows`, their parts in layers with a window), `tree` (prefixes)
+//! and `disk` (what outlives the process).
 
 mod cache;
 mod clock;
@@ -39,10 +40,11 @@ mod tally;
 mod timeline;
 mod tree;
 mod vocab;
+mod windows;
 mod worth;
 
 pub use clock::{Clock, SystemClock};
-pub use context::{ContextModel, ContextOptions, EffectiveContext};
+pub use context::{ContextModel, ContextOptions, ContextWindow, EffectiveContext};
 pub use core::{Trace, TraceRow};
 pub use disk::{DiskOptions, DiskStats};
 pub use engine::{Engine, EngineConfig};
@@ -59,6 +61,7 @@ pub use sampler::SamplingParams;
 pub use stats::{ResidentPiece, ReuseGaps, Stats};
 pub use timeline::Timeline;
 pub use vocab::TokenBytes;
+pub use windows::WindowCounts;
 
 #[cfg(test)]
 mod tests;

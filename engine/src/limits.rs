@@ -64,6 +64,10 @@ pub const KV_WINDOWS_DEFAULT: usize = 4;
 /// The cache is not made smaller than this many tokens because a short window was asked for.
 pub const KV_TOKENS_DEFAULT_MIN: usize = 16_384;
 
+/// Of how many blocks one can have its part in the layers with a window. A window of 512 positions is a quarter
+/// of a conversation of 2,048: so each that fits can be gone on from, and from the end of what it shares with others.
+pub const KV_BLOCKS_A_WINDOW_PART: usize = 4;
+
 /// No more KV than this unless asked for: a person's machine is not only ours.
 pub const KV_BYTES_DEFAULT_MAX: u64 = 8 << 30;
 

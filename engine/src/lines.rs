@@ -46,10 +46,10 @@ impl Lines {
         let Some(line) = self.lines.get(&id) else {
             return;
         };
-        let blocks: Vec<_> = (0..line.lease.len()).map(|i| line.lease.block(i)).collect();
+        let (blocks, window_from) = (line.lease.blocks(), line.lease.window_from());
         let fork = Line {
             root: line.root,
-            lease: cache.pool_mut().share(&blocks),
+            lease: cache.pool_mut().share(&blocks, window_from),
             generation: line.generation + 1,
             held: false,
             used: line.used,

@@ -15,7 +15,7 @@ impl Core {
             true => DISK_LOAD_BYTES_ALONE,
             false => DISK_LOAD_BYTES_A_STEP,
         };
-        let block_bytes = self.cache.pool().kv().shape().block_bytes() as u64;
+        let block_bytes = self.cache.block_bytes_max();
         let mut blocks = (budget / block_bytes.max(1)).max(1);
         let waiting = self.active.iter().filter(|s| !s.loads.is_empty());
         let mut any = false;
@@ -58,6 +58,12 @@ impl Core {
         if !self.cache.load_last(&sequence.lease, &next) {
             sequence.loads.clear();
             sequence.tally.unreadable(sequence.filled);
+            // What was loaded so far may lack the window that it ends in.
+            if self.cache.lacks_window(&sequence.lease, sequence.filled) {
+                let index = self.active.iter().position(|s| s.id == id);
+                let sequence = self.active.remove(index.expect("it was found above"));
+                self.send_back(sequence);
+            }
             return true;
         }
         let ms = (self.clock.now() - started).as_secs_f64() * 1000.0;

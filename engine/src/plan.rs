@@ -5,6 +5,7 @@
 
 use crate::cache::Keyed;
 use crate::disk::Found;
+use crate::pool::Pool;
 use crate::rates::Rates;
 use crate::report::{Break, PieceUse, Plan, Source, Why};
 use crate::seen::Seen;
@@ -28,15 +29,28 @@ pub struct Prefix {
     pub disk: Vec<Found>,
     /// All of the prompt is kept; only the goal makes the last token be computed.
     pub complete: bool,
+    /// Tokens that are kept and that the goal allows to use. What lies behind [`Self::reach`] cannot be used: the
+    /// layers with a window lack some of the window before it.
+    pub kept: usize,
 }
 
 impl Prefix {
-    /// `disk` goes on from the last whole block of `found`, and counts where it reaches further.
-    pub fn new(mut found: Match, mut disk: Vec<Found>, tokens: usize, goal: Goal) -> Self {
+    /// `disk` goes on from the last whole block of `found`, and counts where it reaches further. `pool` tells
+    /// which blocks have their part in the layers with a window.
+    pub fn new(
+        mut found: Match,
+        mut disk: Vec<Found>,
+        tokens: usize,
+        goal: Goal,
+        pool: &Pool,
+    ) -> Self {
         let whole = found.tokens - found.partial_tokens();
         let of_disk: usize = disk.iter().map(|f| f.tokens).sum();
         match whole + of_disk > found.tokens {
-            true => found.tokens = whole,
+            true => {
+                found.tokens = whole;
+                found.blocks.truncate(whole / BLOCK_TOKENS);
+            }
             false => disk.clear(),
         }
         let limit = match goal {
@@ -47,19 +61,51 @@ impl Prefix {
             found,
             disk,
             complete: false,
+            kept: 0,
         };
-        prefix.complete = prefix.reach() == tokens;
-        // Too much is one token at most.
-        if prefix.reach() > limit {
-            match prefix.disk.last_mut() {
-                Some(last) => last.tokens -= 1,
-                None => prefix.found.tokens = limit,
-            }
-            prefix.disk.pop_if(|last| last.tokens == 0);
+        let all = prefix.reach();
+        prefix.kept = all.min(limit);
+        let mut reach = prefix.kept;
+        if let Some(windows) = pool.windows() {
+            let blocks = &prefix.found.blocks;
+            let has = |block: usize| match blocks.get(block) {
+                Some(block) => windows.part(*block).is_some(),
+                None => prefix.disk[block - blocks.len()].window,
+            };
+            reach = windows.usable(prefix.kept, has);
+            prefix.found.window_from = windows.first_seen(reach);
         }
-        let blocks = prefix.found.tokens.div_ceil(BLOCK_TOKENS);
-        prefix.found.blocks.truncate(blocks);
+        prefix.complete = all == tokens && reach == prefix.kept;
+        prefix.cut(reach);
         prefix
+    }
+
+    /// Whether more is kept than can be used.
+    pub fn is_short(&self) -> bool {
+        self.reach() < self.kept
+    }
+
+    /// Keeps the first `reach` tokens.
+    fn cut(&mut self, reach: usize) {
+        let found = &mut self.found;
+        found.tokens = found.tokens.min(reach);
+        found.blocks.truncate(found.tokens.div_ceil(BLOCK_TOKENS));
+        found.window_from = found.window_from.min(found.blocks.len());
+        let mut left = reach - found.tokens;
+        for block in &mut self.disk {
+            block.tokens = block.tokens.min(left);
+            left -= block.tokens;
+        }
+        self.disk.retain(|block| block.tokens > 0);
+    }
+
+    /// Why what comes behind it is computed; `otherwise` where that is not told by what was kept.
+    pub fn why(&self, otherwise: impl FnOnce() -> Why) -> Why {
+        match (self.complete, self.is_short()) {
+            (true, _) => Why::LastToken,
+            (false, true) => Why::WindowEvicted,
+            (false, false) => otherwise(),
+        }
     }
 
     /// Tokens on disk.
@@ -167,10 +213,7 @@ pub fn plan(keyed: &Keyed, prefix: &Prefix, seen: &Seen, rates: &Rates) -> Plan 
     let mut sources = prefix.sources();
     sources.push(Source::Disk, prefix.disk_tokens());
     sources.push(Source::Computed, tokens - prefix.reach());
-    let why = |index| match prefix.complete {
-        true => Why::LastToken,
-        false => seen.why(keyed, index, prefix.reach()),
-    };
+    let why = |index| prefix.why(|| seen.why(keyed, index, prefix.reach()));
     Plan {
         pieces: piece_uses(keyed, &sources, why),
         tokens,

@@ -6,8 +6,10 @@
 //! A [`Lease`] is linear: it is given back to the pool exactly once; losing one panics in debug.
 
 use crate::error::{Error, Result};
+use crate::windows::{Keep, WindowCounts, Windows};
 use kernels::BLOCK_TOKENS;
 use models::forward::KvStore;
+use std::num::NonZeroUsize;
 
 /// One block of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,11 +32,16 @@ impl BlockCount {
 pub struct Lease {
     /// Raw ids, because the forward pass takes the table as it is.
     table: Vec<u32>,
+    /// From this entry on, the part in the layers with a window is held too.
+    window_from: usize,
 }
 
 impl Lease {
     pub fn empty() -> Self {
-        Lease { table: Vec::new() }
+        Lease {
+            table: Vec::new(),
+            window_from: 0,
+        }
     }
 
     /// table [blocks] u32, as the forward pass takes it.
@@ -52,6 +59,14 @@ impl Lease {
 
     pub fn block(&self, index: usize) -> BlockId {
         BlockId(self.table[index])
+    }
+
+    pub fn blocks(&self) -> Vec<BlockId> {
+        self.table.iter().copied().map(BlockId).collect()
+    }
+
+    pub fn window_from(&self) -> usize {
+        self.window_from
     }
 }
 
@@ -89,12 +104,18 @@ pub struct Pool {
     free: Vec<BlockId>,
     cached: usize,
     leased: usize,
+    /// Where the model has layers with a window.
+    windows: Option<Windows>,
 }
 
 impl Pool {
-    pub fn new(kv: KvStore) -> Self {
-        let total = kv.blocks();
+    /// `window`: the positions that a row sees in the layers with a window.
+    pub fn new(kv: KvStore, window: Option<NonZeroUsize>) -> Self {
+        let total = kv.all.blocks();
+        let parts = kv.window.as_ref().map(|kv| kv.blocks());
+        let windows = window.zip(parts);
         Pool {
+            windows: windows.map(|(tokens, parts)| Windows::new(tokens, total, parts)),
             kv,
             slots: vec![Slot::default(); total],
             // Popped from the end, so block 0 is used first and memory is touched in order.
@@ -139,22 +160,75 @@ impl Pool {
         self.slots[block.0 as usize].live > 0
     }
 
-    /// A further hold on blocks that are resident.
-    pub fn share(&mut self, blocks: &[BlockId]) -> Lease {
+    pub fn windows(&self) -> Option<&Windows> {
+        self.windows.as_ref()
+    }
+
+    pub fn window_counts(&self) -> Option<WindowCounts> {
+        let (windows, kv) = (self.windows.as_ref()?, self.kv.window.as_ref()?);
+        Some(WindowCounts {
+            free: windows.free(),
+            total: windows.total(),
+            bytes: kv.shape().block_bytes() as u64,
+            given_up: windows.given_up(),
+        })
+    }
+
+    /// Gives up a part in the layers with a window that nobody holds. False when there is none.
+    pub fn give_up_window(&mut self) -> bool {
+        self.windows.as_mut().is_some_and(Windows::give_up_one)
+    }
+
+    /// table [blocks] u32 of the parts in the layers with a window, from the first that `lease` holds on; entries
+    /// before it stand for nothing. Empty where there are no such layers.
+    pub fn window_table(&self, lease: &Lease) -> Vec<u32> {
+        let Some(windows) = &self.windows else {
+            return Vec::new();
+        };
+        let part = |(index, block): (usize, &u32)| match index < lease.window_from {
+            true => u32::MAX,
+            false => windows.part(BlockId(*block)).unwrap_or(u32::MAX),
+        };
+        lease.table.iter().enumerate().map(part).collect()
+    }
+
+    /// A further hold on blocks that are resident, and from block `window_from` on on their parts in the layers
+    /// with a window.
+    pub fn share(&mut self, blocks: &[BlockId], window_from: usize) -> Lease {
         blocks.iter().for_each(|b| self.hold(*b));
+        let window_from = window_from.min(blocks.len());
+        if let Some(windows) = &mut self.windows {
+            blocks[window_from..].iter().for_each(|b| windows.hold(*b));
+        }
         Lease {
             table: blocks.iter().map(|b| b.0).collect(),
+            window_from,
         }
     }
 
-    /// Adds one free block to the end of `lease`. The caller has made sure there is one.
-    pub fn grow(&mut self, lease: &mut Lease) -> Result<BlockId> {
-        let have = self.free.len();
-        let block = self.free.pop().ok_or(Error::PoolFull {
+    /// Adds one free block to the end of `lease`, with its part in the layers with a window if `window`. The
+    /// caller has made sure there is one.
+    pub fn grow(&mut self, lease: &mut Lease, window: bool) -> Result<BlockId> {
+        let full = |have, total| Error::PoolFull {
             need: 1,
             have,
-            total: self.slots.len(),
-        })?;
+            total,
+        };
+        let total = self.slots.len();
+        let have = self.free.len();
+        let block = *self.free.last().ok_or(full(have, total))?;
+        match &mut self.windows {
+            Some(windows) if window => {
+                if !windows.attach(block) {
+                    return Err(full(0, windows.total()));
+                }
+            }
+            _ => {
+                debug_assert!(self.windows.is_none() || lease.window_from >= lease.len());
+                lease.window_from = lease.len() + 1;
+            }
+        }
+        self.free.pop();
         let slot = &mut self.slots[block.0 as usize];
         debug_assert!(slot.live == 0 && !slot.cached, "{block:?} was not free");
         slot.live = 1;
@@ -167,29 +241,79 @@ impl Pool {
     pub fn copy_last(&mut self, lease: &mut Lease, tokens: usize) -> Result<()> {
         debug_assert!(0 < tokens && tokens < BLOCK_TOKENS);
         let source = BlockId(lease.table.pop().expect("a partial hit names its block"));
-        match self.grow(lease) {
+        let (index, window_from) = (lease.len(), lease.window_from);
+        let window = index >= window_from;
+        match self.grow(lease, window) {
             Ok(copy) => {
-                let copied = self.kv.copy_block(source.0, copy.0, tokens);
+                let copied = self.copy_block(source, copy, tokens, window);
+                self.unhold_part(source, index, window_from, Keep::End);
                 self.unhold(source);
                 copied.map_err(Error::forward)
             }
             Err(error) => {
                 lease.table.push(source.0);
+                lease.window_from = window_from;
                 Err(error)
             }
         }
+    }
+
+    fn copy_block(
+        &mut self,
+        from: BlockId,
+        to: BlockId,
+        tokens: usize,
+        window: bool,
+    ) -> models::Result<()> {
+        self.kv.all.copy_block(from.0, to.0, tokens)?;
+        if let (true, Some(windows), Some(kv)) = (window, &self.windows, &mut self.kv.window)
+            && let (Some(from), Some(to)) = (windows.part(from), windows.part(to))
+        {
+            kv.copy_block(from, to, tokens)?;
+        }
+        Ok(())
     }
 
     /// Replaces entry `index` by `block`, which holds the same positions of the same ids.
     pub fn swap(&mut self, lease: &mut Lease, index: usize, block: BlockId) {
         let old = BlockId(std::mem::replace(&mut lease.table[index], block.0));
         self.hold(block);
+        if let Some(windows) = &mut self.windows {
+            windows.hand_over(old, block);
+            if index >= lease.window_from && windows.part(old).is_some() {
+                windows.hold(block);
+                windows.unhold(old, Keep::Passed);
+            }
+        }
         self.unhold(old);
     }
 
+    /// The next row of `lease` sees the parts in the layers with a window from block `from` on; `keep` says of
+    /// those before it why they might be needed again.
+    pub fn slide(&mut self, lease: &mut Lease, from: usize, keep: impl Fn(usize) -> Keep) {
+        let passed = lease.window_from..from.min(lease.len());
+        let Some(windows) = &mut self.windows else {
+            return;
+        };
+        for index in passed.clone() {
+            windows.unhold(lease.block(index), keep(index));
+        }
+        lease.window_from = passed.end.max(lease.window_from);
+    }
+
     pub fn release(&mut self, mut lease: Lease) {
-        for block in std::mem::take(&mut lease.table) {
+        let window_from = lease.window_from;
+        for (index, block) in std::mem::take(&mut lease.table).into_iter().enumerate() {
+            self.unhold_part(BlockId(block), index, window_from, Keep::End);
             self.unhold(BlockId(block));
+        }
+    }
+
+    fn unhold_part(&mut self, block: BlockId, index: usize, window_from: usize, keep: Keep) {
+        if let Some(windows) = &mut self.windows
+            && index >= window_from
+        {
+            windows.unhold(block, keep);
         }
     }
 
@@ -208,7 +332,14 @@ impl Pool {
         slot.cached = false;
         if slot.live == 0 {
             self.cached -= 1;
-            self.free.push(block);
+            self.set_free(block);
+        }
+    }
+
+    fn set_free(&mut self, block: BlockId) {
+        self.free.push(block);
+        if let Some(windows) = &mut self.windows {
+            windows.detach(block);
         }
     }
 
@@ -231,7 +362,7 @@ impl Pool {
             if slot.cached {
                 self.cached += 1;
             } else {
-                self.free.push(block);
+                self.set_free(block);
             }
         }
     }
@@ -244,8 +375,15 @@ impl Pool {
         cached: impl Iterator<Item = BlockId>,
     ) -> std::result::Result<(), String> {
         let mut want = vec![Slot::default(); self.slots.len()];
+        let mut parts_held = vec![0; self.slots.len()];
         for lease in leases {
             lease.table.iter().for_each(|b| want[*b as usize].live += 1);
+            let with_part = lease.table.iter().skip(lease.window_from);
+            with_part.for_each(|b| parts_held[*b as usize] += 1);
+        }
+        if let Some(windows) = &self.windows {
+            let is_free = |block: usize| self.slots[block].live == 0 && !self.slots[block].cached;
+            windows.audit(&parts_held, is_free)?;
         }
         for block in cached {
             let slot = &mut want[block.0 as usize];

@@ -41,6 +41,9 @@ pub enum Why {
     Reordered,
     /// It was resident and is not any more.
     Evicted,
+    /// The layers that see every position still have it, but not the layers with a window: they lack some of
+    /// the window before it.
+    WindowEvicted,
     /// The same text, turned into other ids: the template renders it differently now.
     Template,
     /// A piece that was never seen: the conversation went on.
@@ -56,6 +59,7 @@ impl Why {
             Why::Edited => "edited",
             Why::Reordered => "reordered",
             Why::Evicted => "evicted",
+            Why::WindowEvicted => "evicted in the windowed layers",
             Why::Template => "template",
             Why::NewPiece => "new piece",
             Why::LastToken => "last token",

@@ -102,14 +102,36 @@ impl Core {
         sequence.filled = prefix.found.tokens;
         sequence.inserted = prefix.found.tokens;
         sequence.loads = prefix.disk.clone().into();
+        sequence.window_from = self.first_seen(prefix.reach());
         sequence.reserved_tokens = reserved_tokens;
         self.account_admission(&mut sequence, &prefix);
         self.active.push(sequence);
         None
     }
 
+    /// The first block that the row at `position` sees in the layers with a window.
+    fn first_seen(&self, position: usize) -> usize {
+        let windows = self.cache.pool().windows();
+        windows.map_or(0, |windows| windows.first_seen(position))
+    }
+
+    /// Whether the layers with a window have room for a sequence of `tokens` positions beside the others and for
+    /// a chunk.
+    fn has_window_room(&self, tokens: usize) -> bool {
+        let Some(windows) = self.cache.pool().windows() else {
+            return true;
+        };
+        let most = |tokens: usize| BlockCount::for_tokens(tokens).0.min(windows.most_held());
+        let others: usize = self.active.iter().map(|s| most(s.reserved_tokens)).sum();
+        let chunk = BlockCount::for_tokens(self.limits.chunk_tokens).0 + 1;
+        self.active.is_empty() || others + most(tokens) + chunk <= windows.total()
+    }
+
     /// Whether a sequence that needs `tokens` positions fits beside what is set aside for others.
     fn has_room(&self, prefix: &Prefix, tokens: usize) -> bool {
+        if !self.has_window_room(tokens) {
+            return false;
+        }
         let pool = self.cache.pool();
         let set_aside: usize = self.active.iter().map(still_reserved).sum();
         let blocks = prefix.found.blocks.iter();
@@ -170,12 +192,17 @@ impl Core {
             }
             let ask = self.ask_for(sequence);
             let prefix = self.cache.prefix(root, &sequence.ids, marks, ask);
+            if prefix.found.tokens <= sequence.filled {
+                continue;
+            }
             let (keyed, visit) = (&sequence.keyed, sequence.visit);
             let lease = self.cache.lease(keyed, &sequence.ids, &prefix.found, visit);
             let Ok(lease) = lease else {
                 continue;
             };
+            let window_from = self.first_seen(prefix.reach());
             let sequence = &mut self.active[index];
+            sequence.window_from = window_from;
             let old = std::mem::replace(&mut sequence.lease, lease);
             sequence.filled = prefix.found.tokens;
             sequence.inserted = prefix.found.tokens;
@@ -256,7 +283,10 @@ impl Core {
             let Some(sequence) = sequence else {
                 return false;
             };
-            if self.cache.grow(&mut sequence.lease, tokens).is_ok() {
+            let (lease, window_from) = (&mut sequence.lease, sequence.window_from);
+            self.cache
+                .slide(lease, sequence.filled, &sequence.keyed.marks);
+            if self.cache.grow(lease, tokens, window_from).is_ok() {
                 return true;
             }
             if self.give_up_pins() {
@@ -280,7 +310,7 @@ impl Core {
     }
 
     /// Back to the head of the queue of its priority, without its blocks.
-    fn send_back(&mut self, mut sequence: Sequence) {
+    pub(crate) fn send_back(&mut self, mut sequence: Sequence) {
         self.stats.preemptions += 1;
         make_resident(&mut self.cache, &mut sequence);
         self.cache

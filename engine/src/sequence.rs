@@ -29,6 +29,8 @@ pub struct Sequence {
     pub filled: usize,
     /// Blocks that come from disk, the first of them from `filled` on.
     pub loads: VecDeque<Found>,
+    /// Blocks before this one are not needed in the layers with a window.
+    pub window_from: usize,
     /// Positions that the tree has had from this sequence.
     pub inserted: usize,
     /// Positions that admission set blocks aside for.

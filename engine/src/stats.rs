@@ -4,6 +4,7 @@ use crate::disk::DiskStats;
 use crate::piece::Layer;
 use crate::pool::PoolCounts;
 use crate::report::Why;
+use crate::windows::WindowCounts;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -44,7 +45,10 @@ pub struct ResidentPiece {
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
 pub struct Stats {
     pub blocks: PoolCounts,
+    /// Bytes of one, of the layers that see every position.
     pub block_bytes: u64,
+    /// Memory of the layers with a window, where there are some.
+    pub windows: Option<WindowCounts>,
     pub context_tokens: usize,
     pub requests: u64,
     pub active: usize,
@@ -79,6 +83,20 @@ pub struct Stats {
 }
 
 impl Stats {
+    /// Bytes of keys and values that the engine has room for.
+    pub fn bytes_total(&self) -> u64 {
+        let parts = self.windows.map_or(0, |w| w.total as u64 * w.bytes);
+        self.blocks.total as u64 * self.block_bytes + parts
+    }
+
+    /// Bytes of keys and values that are there.
+    pub fn bytes_used(&self) -> u64 {
+        let parts = self
+            .windows
+            .map_or(0, |w| (w.total - w.free) as u64 * w.bytes);
+        (self.blocks.total - self.blocks.free) as u64 * self.block_bytes + parts
+    }
+
     pub(crate) fn missed(&mut self, why: Why) {
         self.misses += 1;
         match self.misses_by_why.iter_mut().find(|(w, _)| *w == why) {

@@ -53,9 +53,10 @@ impl Core {
 
     fn run_forward(&mut self, turns: &[Turn]) -> Result<Logits> {
         let drafted = self.with_drafts(turns);
+        let windows = self.window_tables(turns);
         let mut steps = Vec::with_capacity(turns.len());
         let mut rows_owed = 0;
-        for (turn, drafted) in turns.iter().zip(&drafted) {
+        for ((turn, drafted), window_table) in turns.iter().zip(&drafted).zip(&windows) {
             let sequence = self.active.iter().find(|s| s.id == turn.id);
             let sequence = sequence.expect("turns are of active sequences");
             let end = sequence.filled + turn.rows;
@@ -65,6 +66,7 @@ impl Core {
                 tokens: &sequence.ids[sequence.filled..end],
                 start: sequence.filled,
                 table: &sequence.lease.table()[..end.div_ceil(BLOCK_TOKENS)],
+                window_table,
                 logits,
             };
             if !turn.draft.is_empty() {
@@ -108,6 +110,16 @@ impl Core {
             }
         };
         turns.iter().map(tokens).collect()
+    }
+
+    /// For each turn, where its sequence is in the layers with a window.
+    fn window_tables(&self, turns: &[Turn]) -> Vec<Vec<u32>> {
+        let pool = self.cache.pool();
+        let table = |turn: &Turn| {
+            let sequence = self.active.iter().find(|s| s.id == turn.id);
+            sequence.map_or_else(Vec::new, |s| pool.window_table(&s.lease))
+        };
+        turns.iter().map(table).collect()
     }
 
     fn advance(&mut self, turns: &[Turn], logits: &Logits) {

@@ -198,14 +198,11 @@ impl Tally {
     }
 
     fn explain(&mut self, keyed: &Keyed, prefix: &Prefix, seen: &Seen) {
-        self.why = match prefix.complete {
-            true => Why::LastToken,
-            false => {
-                let at = prefix.reach();
-                let index = keyed.marks.iter().position(|m| m.position > at);
-                index.map_or(Why::LastToken, |i| seen.why(keyed, i, at))
-            }
-        };
+        self.why = prefix.why(|| {
+            let at = prefix.reach();
+            let index = keyed.marks.iter().position(|m| m.position > at);
+            index.map_or(Why::LastToken, |i| seen.why(keyed, i, at))
+        });
     }
 }
 

@@ -99,6 +99,8 @@ pub struct Match {
     pub blocks: Vec<BlockId>,
     /// Names the blocks that are matched whole: what another tier may go on from.
     pub key: BlockKey,
+    /// From this block on the layers with a window are needed too; the tree knows nothing of them.
+    pub window_from: usize,
 }
 
 impl Match {
@@ -328,6 +330,7 @@ impl Tree {
         blocks.truncate(position.div_ceil(BLOCK_TOKENS));
         Match {
             tokens: position,
+            window_from: blocks.len(),
             blocks,
             key,
         }

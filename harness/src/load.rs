@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Once};
 
-use engine::{ContextOptions, DiskOptions, Engine, EngineConfig};
+use engine::{ContextModel, ContextOptions, DiskOptions, Engine, EngineConfig};
 use models::config::Config;
 use models::device::Device;
 use models::dialect::ToolDialect;
@@ -179,21 +179,20 @@ pub fn start(
     let template = template(loaded.template.as_deref(), &tokenizer)?;
     let without_template = loaded.template.is_none();
     let dialect = ToolDialect::detect(template.source());
-    let block_bytes = loaded.forward.kv_shape().block_bytes() as u64;
+    let config = EngineConfig::default();
+    let sizes = ContextModel::new(&*loaded.forward, config.chunk_tokens);
     let context = ContextOptions {
         free_bytes: options.device.available_bytes(),
         context_tokens: options.context_tokens,
         kv_bytes: options.kv_room.map(|room| match room {
             KvRoom::Bytes(bytes) => bytes,
-            KvRoom::Tokens(tokens) => {
-                (tokens.div_ceil(models::BLOCK_TOKENS) as u64 + 2) * block_bytes
-            }
+            KvRoom::Tokens(tokens) => sizes.bytes(tokens.div_ceil(models::BLOCK_TOKENS) + 2),
         }),
     };
     let engine = EngineConfig {
         context,
         disk,
-        ..EngineConfig::default()
+        ..config
     };
     let engine = Engine::start(loaded.forward, tokenizer.clone(), engine)?;
     let format = ChatFormat::new(tokenizer, template);

@@ -117,7 +117,7 @@ impl Config {
         let rope = Rope::read(&keys, model, family.rope_style(), sizes.head_dim)?;
         let window = match family {
             Family::Llama | Family::Qwen2 => None,
-            Family::Gemma3 => Window::read(&keys, &rope)?,
+            Family::Gemma3 => Window::read(&keys, &rope, sizes.layers)?,
         };
         let context_train = match family {
             Family::Llama | Family::Qwen2 => context_within_window(&mut keys)?,
@@ -176,6 +176,34 @@ impl Config {
     pub fn window_of(&self, layer: usize) -> Option<&Window> {
         self.window.as_ref().filter(|window| window.limits(layer))
     }
+
+    /// Where the keys and values of a layer are.
+    pub fn kv_place(&self, layer: usize) -> KvPlace {
+        let (group, index) = match &self.window {
+            Some(window) if window.limits(layer) => {
+                (LayerGroup::Window, layer - window.seeing_all(layer))
+            }
+            Some(window) => (LayerGroup::All, window.seeing_all(layer)),
+            None => (LayerGroup::All, layer),
+        };
+        KvPlace { group, index }
+    }
+}
+
+/// Layers whose keys and values are kept together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LayerGroup {
+    /// Those that see every position.
+    All,
+    /// Those with a window: what lies before it is not kept.
+    Window,
+}
+
+/// A layer among those of its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvPlace {
+    pub group: LayerGroup,
+    pub index: usize,
 }
 
 /// The largest gemma3 scales its scores by the embedding's share of a head, not by the head; no key of a

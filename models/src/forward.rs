@@ -5,6 +5,8 @@
 //! sequence can be shared, copied and dropped without asking the model. On the CPU the logits of a
 //! row depend on its sequence alone, to the bit: not on chunks, batch mates or threads.
 
+use std::num::NonZeroUsize;
+
 use kernels::{KvArena, KvShape};
 
 pub use crate::decoder::TensorKv;
@@ -28,6 +30,9 @@ pub struct SeqStep<'a> {
     pub start: usize,
     /// `table[i]` is the block of positions `32 i .. 32 i + 32`, up to the last of `tokens`.
     pub table: &'a [u32],
+    /// The same for the layers with a window, from the block of the first position that the first of
+    /// `tokens` sees there; entries before it stand for nothing. Empty for a model without such layers.
+    pub window_table: &'a [u32],
     pub logits: LogitRows,
 }
 
@@ -74,7 +79,13 @@ pub trait Forward: Send {
     /// Digest over all that the KV depends on.
     fn identity_seed(&self) -> &ModelIdentity;
 
+    /// Keys and values of the layers that see every position.
     fn kv_shape(&self) -> KvShape;
+
+    /// Those of the layers with a window, where there are some.
+    fn window(&self) -> Option<WindowShape> {
+        None
+    }
 
     /// Whether a row's logits are the same to the bit whatever stands beside it (law 1).
     fn is_exact(&self) -> bool {
@@ -86,11 +97,12 @@ pub trait Forward: Send {
         None
     }
 
-    /// Allocates memory for keys and values, for this model and on its device.
+    /// Allocates memory for keys and values, for this model and on its device: `blocks` for the layers that
+    /// see every position, `window_blocks` for those with a window, if there are some.
     ///
     /// # Errors
     /// Blames the device when there is not enough memory.
-    fn new_kv(&self, blocks: usize) -> Result<KvStore>;
+    fn new_kv(&self, blocks: usize, window_blocks: usize) -> Result<KvStore>;
 
     /// Runs all steps in one pass and writes their keys and values.
     ///
@@ -101,24 +113,40 @@ pub trait Forward: Send {
     fn forward(&mut self, steps: &[SeqStep<'_>], kv: &mut KvStore) -> Result<Logits>;
 }
 
+/// Layers with a window, as far as their keys and values go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowShape {
+    pub kv: KvShape,
+    /// Positions that a row sees, its own included.
+    pub tokens: NonZeroUsize,
+}
+
 /// Keys and values of all sequences, where the model can reach them.
-pub enum KvStore {
+pub struct KvStore {
+    /// Of the layers that see every position.
+    pub all: KvBlocks,
+    /// Of the layers with a window. Its blocks are counted apart.
+    pub window: Option<KvBlocks>,
+}
+
+/// Blocks of keys and values of a group of layers.
+pub enum KvBlocks {
     Cpu(KvArena),
     Tensor(TensorKv),
 }
 
-impl KvStore {
+impl KvBlocks {
     pub fn shape(&self) -> KvShape {
         match self {
-            KvStore::Cpu(arena) => arena.shape(),
-            KvStore::Tensor(tensors) => tensors.shape(),
+            KvBlocks::Cpu(arena) => arena.shape(),
+            KvBlocks::Tensor(tensors) => tensors.shape(),
         }
     }
 
     pub fn blocks(&self) -> usize {
         match self {
-            KvStore::Cpu(arena) => arena.blocks(),
-            KvStore::Tensor(tensors) => tensors.blocks(),
+            KvBlocks::Cpu(arena) => arena.blocks(),
+            KvBlocks::Tensor(tensors) => tensors.blocks(),
         }
     }
 
@@ -134,8 +162,8 @@ impl KvStore {
             )));
         }
         match self {
-            KvStore::Cpu(arena) => arena.copy_block(from, to, tokens),
-            KvStore::Tensor(tensors) => tensors.copy_block(from, to)?,
+            KvBlocks::Cpu(arena) => arena.copy_block(from, to, tokens),
+            KvBlocks::Tensor(tensors) => tensors.copy_block(from, to)?,
         }
         Ok(())
     }
@@ -146,12 +174,12 @@ impl KvStore {
     pub fn read_block(&self, block: u32, tokens: usize) -> Result<Vec<u8>> {
         self.check_block(block)?;
         match self {
-            KvStore::Cpu(arena) => Ok(arena.block_prefix(block, tokens)),
-            KvStore::Tensor(tensors) => tensors.read_block(block),
+            KvBlocks::Cpu(arena) => Ok(arena.block_prefix(block, tokens)),
+            KvBlocks::Tensor(tensors) => tensors.read_block(block),
         }
     }
 
-    /// Lets `fill` put what [`KvStore::read_block`] gave into a block, without a copy where the block is
+    /// Lets `fill` put what [`KvBlocks::read_block`] gave into a block, without a copy where the block is
     /// in memory. When it fails, what the block holds means nothing.
     pub fn fill_block<E: From<Error>>(
         &mut self,
@@ -159,7 +187,7 @@ impl KvStore {
         fill: impl FnOnce(&mut [u8]) -> std::result::Result<(), E>,
     ) -> std::result::Result<(), E> {
         self.check_block(block)?;
-        if let KvStore::Cpu(arena) = self {
+        if let KvBlocks::Cpu(arena) = self {
             return fill(arena.block_bytes_mut(block));
         }
         let mut bytes = vec![0; self.shape().block_bytes()];
@@ -167,7 +195,7 @@ impl KvStore {
         Ok(self.write_block(block, &bytes)?)
     }
 
-    /// Fills a block with what [`KvStore::read_block`] gave.
+    /// Fills a block with what [`KvBlocks::read_block`] gave.
     pub fn write_block(&mut self, block: u32, bytes: &[u8]) -> Result<()> {
         self.check_block(block)?;
         let need = self.shape().block_bytes();
@@ -179,8 +207,8 @@ impl KvStore {
             )));
         }
         match self {
-            KvStore::Cpu(arena) => arena.block_bytes_mut(block).copy_from_slice(bytes),
-            KvStore::Tensor(tensors) => tensors.write_block(block, bytes)?,
+            KvBlocks::Cpu(arena) => arena.block_bytes_mut(block).copy_from_slice(bytes),
+            KvBlocks::Tensor(tensors) => tensors.write_block(block, bytes)?,
         }
         Ok(())
     }

@@ -6,7 +6,7 @@
 
 use std::fmt;
 
-use kernels::{KernelPath, KvShape, KvType, NUMERICS_VERSION, RopeStyle};
+use kernels::{KernelPath, KvType, NUMERICS_VERSION, RopeStyle};
 use sha2::{Digest as _, Sha256};
 
 use crate::config::{Config, Rope};
@@ -23,7 +23,7 @@ pub struct ModelIdentity([u8; 32]);
 pub(crate) struct IdentityParts<'a> {
     pub weights: WeightsDigest,
     pub config: &'a Config,
-    pub kv: KvShape,
+    pub kv_type: KvType,
     pub executor: Executor,
 }
 
@@ -42,8 +42,9 @@ impl ModelIdentity {
         fields.text(DOMAIN);
         fields.bytes(&parts.weights.0);
         fields.config(parts.config);
-        fields.numbers(&[parts.kv.layers, parts.kv.kv_heads, parts.kv.head_dim]);
-        fields.text(match parts.kv.ty {
+        let config = parts.config;
+        fields.numbers(&[config.layers, config.kv_heads, config.head_dim]);
+        fields.text(match parts.kv_type {
             KvType::F32 => "f32",
             KvType::F16 => "f16",
             KvType::Q8_0 => "q8_0",

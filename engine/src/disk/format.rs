@@ -11,12 +11,14 @@
 //!  64  parent      32   BlockKey of what comes before the run
 //!  96  sum         16   XXH3-128 of the header without `sum` and `hits`
 //! 112  hits         8   written in place; may be wrong after a crash, and nothing depends on it
-//! 120  zero         8
+//! 120  part_bytes   8   of a block in layers with a window; 0: no part of any block is here
 //! 128  ids          4 a token
 //!      sums        16 a block: XXH3-128 of its BlockKey and its bytes
+//!      part sums   16 a block, if there are parts: the same of its part, or 0 when that is not here
 //!      about          JSON: model, time, pieces
 //!      zeros          up to a multiple of 4,096
 //!      blocks         block_bytes each, as the model's executor keeps them
+//!      parts          part_bytes each, if there are some
 //! ```
 //!
 //! Invariant: nothing is believed because of a file's name or place. The ids and the parent give the
@@ -35,6 +37,7 @@ pub const VERSION: u32 = 1;
 pub const FIXED_BYTES: usize = 128;
 pub const HITS_OFFSET: u64 = 112;
 const SUM: std::ops::Range<usize> = 96..112;
+const PART_BYTES: std::ops::Range<usize> = 120..128;
 const DATA_ALIGN: u64 = 4096;
 const SUM_BYTES: usize = 16;
 
@@ -46,11 +49,21 @@ pub struct Header {
     pub ids: Vec<u32>,
     /// One a block.
     pub sums: Vec<u128>,
-    pub block_bytes: u64,
+    /// Of the parts in layers with a window: one a block, 0 for those that are not here; or none.
+    pub part_sums: Vec<u128>,
+    pub bytes: BlockBytes,
     /// Where the first block begins.
     pub data_offset: u64,
     pub about: About,
     pub hits: u64,
+}
+
+/// Bytes of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BlockBytes {
+    pub all: u64,
+    /// Of its part in layers with a window; 0 for none.
+    pub part: u64,
 }
 
 /// For people and for retention; no answer depends on it.
@@ -101,13 +114,12 @@ impl From<models::Error> for Unfit {
 }
 
 impl Header {
-    /// Of a run that is to be written. What `about` has too much is left out.
+    /// Of a run that is to be written, its sums not known yet. What `about` has too much is left out.
     pub fn new(
         identity: [u8; 32],
         parent: BlockKey,
         ids: Vec<u32>,
-        sums: Vec<u128>,
-        block_bytes: u64,
+        bytes: BlockBytes,
         mut about: About,
     ) -> Self {
         let about_len = loop {
@@ -119,13 +131,19 @@ impl Header {
                 pieces => about.pieces.truncate(pieces / 2),
             }
         };
-        let variable = ids.len() * 4 + sums.len() * SUM_BYTES + about_len;
+        let sums = vec![0; ids.len().div_ceil(BLOCK_TOKENS)];
+        let part_sums = match bytes.part {
+            0 => Vec::new(),
+            _ => sums.clone(),
+        };
+        let variable = ids.len() * 4 + (sums.len() + part_sums.len()) * SUM_BYTES + about_len;
         Header {
             identity,
             parent,
             ids,
             sums,
-            block_bytes,
+            part_sums,
+            bytes,
             data_offset: data_offset(variable),
             about,
             hits: 0,
@@ -147,7 +165,22 @@ impl Header {
     }
 
     pub fn file_bytes(&self) -> u64 {
-        self.data_offset + self.blocks() as u64 * self.block_bytes
+        self.data_offset + self.blocks() as u64 * (self.bytes.all + self.bytes.part)
+    }
+
+    /// Where a block begins.
+    pub fn block_offset(&self, block: usize) -> u64 {
+        self.data_offset + block as u64 * self.bytes.all
+    }
+
+    /// Where the part of a block begins.
+    pub fn part_offset(&self, block: usize) -> u64 {
+        self.block_offset(self.blocks()) + block as u64 * self.bytes.part
+    }
+
+    /// Whether the part of a block is here.
+    pub fn has_part(&self, block: usize) -> bool {
+        self.part_sums.get(block).is_some_and(|sum| *sum != 0)
     }
 
     /// The file up to the first block.
@@ -160,15 +193,16 @@ impl Header {
             .iter()
             .chain([&(about.len() as u32)])
             .for_each(|n| bytes.extend_from_slice(&n.to_le_bytes()));
-        bytes.extend_from_slice(&self.block_bytes.to_le_bytes());
+        bytes.extend_from_slice(&self.bytes.all.to_le_bytes());
         bytes.extend_from_slice(&self.identity);
         bytes.extend_from_slice(self.parent.as_bytes());
         bytes.extend_from_slice(&[0; SUM_BYTES]);
         bytes.extend_from_slice(&self.hits.to_le_bytes());
-        bytes.resize(FIXED_BYTES, 0);
+        bytes.extend_from_slice(&self.bytes.part.to_le_bytes());
+        debug_assert_eq!(bytes.len(), FIXED_BYTES);
         let ids = self.ids.iter();
         ids.for_each(|id| bytes.extend_from_slice(&id.to_le_bytes()));
-        let sums = self.sums.iter();
+        let sums = self.sums.iter().chain(&self.part_sums);
         sums.for_each(|sum| bytes.extend_from_slice(&sum.to_le_bytes()));
         bytes.extend_from_slice(&about);
         let sum = header_sum(&bytes);
@@ -201,7 +235,12 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<Header, Unfit> {
         return Err(Unfit::Header);
     }
     let (ids, rest) = rest.split_at(fields.tokens * 4);
-    let (sums, about) = rest.split_at(fields.blocks * SUM_BYTES);
+    let (sums, rest) = rest.split_at(fields.blocks * SUM_BYTES);
+    let (part_sums, about) = rest.split_at(fields.part_sums() * SUM_BYTES);
+    let read_sums = |bytes: &[u8]| {
+        let sums = bytes.as_chunks().0.iter();
+        sums.map(|b| u128::from_le_bytes(*b)).collect()
+    };
     let header = Header {
         identity: fields.identity,
         parent: fields.parent,
@@ -211,21 +250,17 @@ pub fn decode(bytes: &[u8], file_bytes: u64) -> Result<Header, Unfit> {
             .iter()
             .map(|b| u32::from_le_bytes(*b))
             .collect(),
-        sums: sums
-            .as_chunks()
-            .0
-            .iter()
-            .map(|b| u128::from_le_bytes(*b))
-            .collect(),
-        block_bytes: fields.block_bytes,
+        sums: read_sums(sums),
+        part_sums: read_sums(part_sums),
+        bytes: fields.bytes,
         data_offset: data_offset(fields.variable_bytes()),
         about: serde_json::from_slice(about).map_err(|e| Unfit::Impossible(e.to_string()))?,
         hits: fields.hits,
     };
     let data = header.data_offset;
-    let need = fields
-        .block_bytes
-        .checked_mul(fields.blocks as u64)
+    let need = (fields.bytes.all)
+        .checked_add(fields.bytes.part)
+        .and_then(|n| n.checked_mul(fields.blocks as u64))
         .and_then(|n| n.checked_add(data));
     match need {
         Some(need) if need == file_bytes => Ok(header),
@@ -249,7 +284,7 @@ struct Fixed {
     blocks: usize,
     tokens: usize,
     about_len: usize,
-    block_bytes: u64,
+    bytes: BlockBytes,
     identity: [u8; 32],
     parent: BlockKey,
     sum: u128,
@@ -271,7 +306,10 @@ impl Fixed {
             blocks: u32_at(12) as usize,
             tokens: u32_at(16) as usize,
             about_len: u32_at(20) as usize,
-            block_bytes: u64_at(24),
+            bytes: BlockBytes {
+                all: u64_at(24),
+                part: u64_at(PART_BYTES.start),
+            },
             identity: key_at(32),
             parent: BlockKey::from_bytes(key_at(64)),
             sum: u128::from_le_bytes(bytes[SUM].try_into().expect("16")),
@@ -290,8 +328,16 @@ impl Fixed {
         }
     }
 
+    fn part_sums(&self) -> usize {
+        match self.bytes.part {
+            0 => 0,
+            _ => self.blocks,
+        }
+    }
+
     fn variable_bytes(&self) -> usize {
-        self.tokens * 4 + self.blocks * SUM_BYTES + self.about_len
+        let sums = self.blocks + self.part_sums();
+        self.tokens * 4 + sums * SUM_BYTES + self.about_len
     }
 }
 
@@ -302,6 +348,10 @@ fn data_offset(variable_bytes: usize) -> u64 {
 fn header_sum(bytes: &[u8]) -> u128 {
     let mut sum = Xxh3::new();
     sum.update(&bytes[..SUM.start]);
+    // Where these bytes are zero, as they were before there were parts, the sum is as it was.
+    if bytes[PART_BYTES] != [0; 8] {
+        sum.update(&bytes[PART_BYTES]);
+    }
     sum.update(&bytes[FIXED_BYTES..]);
     sum.digest128()
 }
@@ -311,6 +361,10 @@ mod tests {
     use super::*;
 
     fn header(tokens: usize) -> Header {
+        header_with_parts(tokens, 0)
+    }
+
+    fn header_with_parts(tokens: usize, part: u64) -> Header {
         let about = About {
             model: "a model".into(),
             created: 1,
@@ -321,12 +375,13 @@ mod tests {
             }],
         };
         let parent = BlockKey::from_bytes([4; 32]);
-        let sums = (0..tokens.div_ceil(BLOCK_TOKENS) as u128).collect();
         let ids = (0..tokens as u32).collect();
-        Header {
-            hits: 7,
-            ..Header::new([3; 32], parent, ids, sums, 2048, about)
-        }
+        let bytes = BlockBytes { all: 2048, part };
+        let mut header = Header::new([3; 32], parent, ids, bytes, about);
+        header.hits = 7;
+        let sums = header.sums.iter_mut().chain(&mut header.part_sums);
+        sums.enumerate().for_each(|(i, sum)| *sum = i as u128);
+        header
     }
 
     fn read(bytes: &[u8], file_bytes: u64) -> Result<Header, Unfit> {
@@ -337,8 +392,11 @@ mod tests {
 
     #[test]
     fn what_was_written_is_read() {
-        for tokens in [1, 31, 32, 33, 320] {
-            let header = header(tokens);
+        for (tokens, part) in [1, 31, 32, 33, 320]
+            .map(|n| [(n, 0), (n, 512)])
+            .as_flattened()
+        {
+            let header = header_with_parts(*tokens, *part);
             let bytes = header.encode();
             assert_eq!(bytes.len() as u64, header.data_offset);
             assert_eq!(read(&bytes, header.file_bytes()), Ok(header));
@@ -348,19 +406,32 @@ mod tests {
     /// Every bit of a header counts, but for the hits and the padding.
     #[test]
     fn a_flipped_bit_anywhere_is_noticed() {
-        let header = header(40);
-        let good = header.encode();
-        let len = header_len(good.first_chunk().unwrap()).unwrap();
-        for at in (0..len).filter(|at| !(HITS_OFFSET as usize..FIXED_BYTES).contains(at)) {
-            for bit in 0..8 {
-                let mut bad = good.clone();
-                bad[at] ^= 1 << bit;
-                assert!(
-                    read(&bad, header.file_bytes()).is_err(),
-                    "byte {at} bit {bit}"
-                );
+        for header in [header(40), header_with_parts(40, 512)] {
+            let good = header.encode();
+            let len = header_len(good.first_chunk().unwrap()).unwrap();
+            let hits = HITS_OFFSET as usize..PART_BYTES.start;
+            for at in (0..len).filter(|at| !hits.contains(at)) {
+                for bit in 0..8 {
+                    let mut bad = good.clone();
+                    bad[at] ^= 1 << bit;
+                    assert!(
+                        read(&bad, header.file_bytes()).is_err(),
+                        "byte {at} bit {bit}"
+                    );
+                }
             }
         }
+    }
+
+    #[test]
+    fn parts_lie_behind_the_blocks() {
+        let header = header_with_parts(320, 512);
+        assert_eq!(header.part_offset(0), header.block_offset(9) + 2048);
+        assert_eq!(header.part_offset(9) + 512, header.file_bytes());
+        assert!(header.has_part(0) && !self::header(40).has_part(0));
+        let mut without = header;
+        without.part_sums[3] = 0;
+        assert!(!without.has_part(3) && without.has_part(4));
     }
 
     #[test]
@@ -388,14 +459,14 @@ mod tests {
     fn about_is_bounded_whatever_the_pieces_are_called() {
         let Header {
             ids,
-            sums,
+            bytes,
             mut about,
             parent,
             ..
         } = header(32);
         about.pieces = vec![about.pieces[0].clone(); 100_000];
         about.model = "m".repeat(1 << 20);
-        let header = Header::new([3; 32], parent, ids, sums, 2048, about);
+        let header = Header::new([3; 32], parent, ids, bytes, about);
         let bytes = header.encode();
         assert!(read(&bytes, header.file_bytes()).is_ok());
     }

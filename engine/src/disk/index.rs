@@ -22,6 +22,8 @@ pub struct Slot {
 pub struct Found {
     pub slot: Slot,
     pub tokens: usize,
+    /// Its part in layers with a window is there too.
+    pub window: bool,
 }
 
 #[derive(Debug)]
@@ -156,17 +158,23 @@ impl Index {
     /// The block that follows `key` and begins most like `ids`.
     pub fn after(&self, key: &BlockKey, ids: &[u32]) -> Option<Found> {
         let slots = self.after.get(key)?;
-        let found = slots.iter().map(|slot| Found {
-            tokens: common_prefix(self.files[&slot.file].block_ids(slot.block), ids),
-            slot: slot.clone(),
+        let found = slots.iter().map(|slot| {
+            let stored = &self.files[&slot.file];
+            Found {
+                tokens: common_prefix(stored.block_ids(slot.block), ids),
+                window: stored.header.has_part(slot.block),
+                slot: slot.clone(),
+            }
         });
-        found.filter(|f| f.tokens > 0).max_by_key(|f| f.tokens)
+        found
+            .filter(|f| f.tokens > 0)
+            .max_by_key(|f| (f.tokens, f.window))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::format::About;
+    use super::super::format::{About, BlockBytes};
     use super::*;
 
     fn root() -> BlockKey {
@@ -174,8 +182,8 @@ mod tests {
     }
 
     fn run(parent: BlockKey, ids: &[u32]) -> Header {
-        let sums = vec![0; ids.len().div_ceil(BLOCK_TOKENS)];
-        Header::new([0; 32], parent, ids.to_vec(), sums, 4096, About::default())
+        let bytes = BlockBytes { all: 4096, part: 0 };
+        Header::new([0; 32], parent, ids.to_vec(), bytes, About::default())
     }
 
     fn ids(from: u32, tokens: usize) -> Vec<u32> {

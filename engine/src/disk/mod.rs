@@ -26,8 +26,9 @@ use crate::limits::{
     DISK_FLIGHT_BYTES_MAX, DISK_LOOK_AGAIN_MS, DISK_NOTE_SECONDS, DISK_WRITE_BURST_BYTES,
     DISK_WRITE_BYTES_A_SECOND,
 };
-use format::{FIXED_BYTES, Header};
+use format::{BlockBytes, FIXED_BYTES, Header};
 use index::Index;
+use models::forward::Forward;
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::path::PathBuf;
@@ -68,15 +69,34 @@ pub struct DiskStats {
     pub read_only: Option<String>,
 }
 
+/// Whose blocks are kept.
+#[derive(Debug, Clone, Copy)]
+pub struct BlockFormat {
+    identity: [u8; 32],
+    bytes: BlockBytes,
+}
+
+impl BlockFormat {
+    pub fn of(forward: &dyn Forward) -> Self {
+        let part = forward.window().map_or(0, |window| window.kv.block_bytes());
+        BlockFormat {
+            identity: *forward.identity_seed().as_bytes(),
+            bytes: BlockBytes {
+                all: forward.kv_shape().block_bytes() as u64,
+                part: part as u64,
+            },
+        }
+    }
+}
+
 pub struct Disk {
     files: Arc<dyn Files>,
     writer: Writer,
     index: Index,
     /// Files of other models, and those of this one that do not fit.
     others: HashMap<Name, Entry>,
-    identity: [u8; 32],
+    format: BlockFormat,
     model: String,
-    block_bytes: u64,
     flight: Flight,
     allowance: Allowance,
     looked: Duration,
@@ -100,6 +120,8 @@ pub struct NewRun {
     pub ids: Vec<u32>,
     pub keys: Vec<BlockKey>,
     pub blocks: Vec<Vec<u8>>,
+    /// Of each block its part in layers with a window, where it is there.
+    pub parts: Vec<Option<Vec<u8>>>,
     pub pieces: Vec<AboutPiece>,
 }
 
@@ -108,43 +130,36 @@ impl Disk {
     ///
     /// # Errors
     /// A folder that cannot be made or read.
-    pub fn open(options: &DiskOptions, identity: [u8; 32], block_bytes: u64) -> io::Result<Disk> {
+    pub fn open(options: &DiskOptions, format: BlockFormat) -> io::Result<Disk> {
         let files: Arc<dyn Files> = Arc::new(Folder::open(&options.folder)?);
         let writer = Writer::start(files.clone())?;
-        Self::with(files, writer, options, identity, block_bytes)
+        Self::with(files, writer, options, format)
     }
 
     #[cfg(test)]
-    pub fn at_once(
-        files: Arc<dyn Files>,
-        bytes_max: u64,
-        identity: [u8; 32],
-        block_bytes: u64,
-    ) -> io::Result<Disk> {
+    pub fn at_once(files: Arc<dyn Files>, bytes_max: u64, format: BlockFormat) -> io::Result<Disk> {
         let options = DiskOptions {
             folder: PathBuf::new(),
             bytes_max,
             model: "fake".into(),
         };
         let writer = Writer::at_once(files.clone());
-        Self::with(files, writer, &options, identity, block_bytes)
+        Self::with(files, writer, &options, format)
     }
 
     fn with(
         files: Arc<dyn Files>,
         writer: Writer,
         options: &DiskOptions,
-        identity: [u8; 32],
-        block_bytes: u64,
+        format: BlockFormat,
     ) -> io::Result<Disk> {
         let mut disk = Disk {
             files,
             writer,
             index: Index::default(),
             others: HashMap::new(),
-            identity,
+            format,
             model: options.model.clone(),
-            block_bytes,
             flight: Flight::default(),
             allowance: Allowance::default(),
             looked: Duration::ZERO,
@@ -212,31 +227,59 @@ impl Disk {
         }
     }
 
+    /// Bytes of a block in all layers.
+    pub fn block_bytes_max(&self) -> u64 {
+        self.format.bytes.all + self.format.bytes.part
+    }
+
     /// Fills `to` with a block. What is wrong with it is told once; its file is not asked again.
     pub fn load(&mut self, found: &Found, to: &mut [u8]) -> Result<(), Unfit> {
-        let read = self.read_block(found, to);
+        self.load_one(found, to, |header, block| {
+            (header.block_offset(block), header.sums[block])
+        })?;
+        self.stats.tokens_loaded += found.tokens as u64;
+        Ok(())
+    }
+
+    /// The same with the part of a block in layers with a window, which was found to be there.
+    pub fn load_part(&mut self, found: &Found, to: &mut [u8]) -> Result<(), Unfit> {
+        self.load_one(found, to, |header, block| {
+            let sum = header.part_sums.get(block).copied();
+            (header.part_offset(block), sum.unwrap_or_default())
+        })
+    }
+
+    /// `place`: where it begins, and its sum.
+    fn load_one(
+        &mut self,
+        found: &Found,
+        to: &mut [u8],
+        place: impl Fn(&Header, usize) -> (u64, u128),
+    ) -> Result<(), Unfit> {
+        let read = self.read_one(found, to, place);
         match &read {
-            Ok(()) => {
-                self.stats.tokens_loaded += found.tokens as u64;
-                self.stats.bytes_loaded += to.len() as u64;
-            }
+            Ok(()) => self.stats.bytes_loaded += to.len() as u64,
             Err(reason) => self.leave_out(&found.slot.file, reason),
         }
         read
     }
 
-    fn read_block(&self, found: &Found, to: &mut [u8]) -> Result<(), Unfit> {
+    fn read_one(
+        &self,
+        found: &Found,
+        to: &mut [u8],
+        place: impl Fn(&Header, usize) -> (u64, u128),
+    ) -> Result<(), Unfit> {
         let block = found.slot.block;
         let stored = self.index.get(&found.slot.file).ok_or(Unfit::Gone)?;
-        let header = &stored.header;
-        let offset = header.data_offset + block as u64 * header.block_bytes;
+        let (offset, sum) = place(&stored.header, block);
         let read = self.files.read(&found.slot.file, offset, to);
         read.map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => Unfit::Gone,
             io::ErrorKind::UnexpectedEof => Unfit::Block(block),
             _ => Unfit::Io(e.to_string()),
         })?;
-        match format::block_sum(&stored.keys[block], to) == header.sums[block] {
+        match format::block_sum(&stored.keys[block], to) == sum {
             true => Ok(()),
             false => Err(Unfit::Block(block)),
         }
@@ -321,15 +364,11 @@ impl Disk {
             created: self.files.now(),
             pieces: run.pieces,
         };
-        let sums = vec![0; run.keys.len()];
-        let header = Header::new(
-            self.identity,
-            run.parent,
-            run.ids,
-            sums,
-            self.block_bytes,
-            about,
-        );
+        let mut size = self.format.bytes;
+        if run.parts.iter().all(Option::is_none) {
+            size.part = 0;
+        }
+        let header = Header::new(self.format.identity, run.parent, run.ids, size, about);
         let bytes = header.file_bytes();
         if !self.allowance.take(bytes, now) || !self.make_room(bytes, &run.parent, now) {
             self.stats.bytes_skipped += bytes;
@@ -343,6 +382,7 @@ impl Disk {
             header,
             keys: run.keys,
             blocks: run.blocks,
+            parts: run.parts,
         })));
     }
 
@@ -421,7 +461,7 @@ impl Disk {
     }
 
     fn folder_name(&self) -> String {
-        BlockKey::from_bytes(self.identity).hex()[..32].to_owned()
+        BlockKey::from_bytes(self.format.identity).hex()[..32].to_owned()
     }
 
     fn read_folder(&mut self) -> io::Result<()> {
@@ -462,7 +502,10 @@ impl Disk {
     }
 
     fn fits(&self, header: Header) -> Result<Header, Unfit> {
-        match (header.identity, header.block_bytes) == (self.identity, self.block_bytes) {
+        let BlockFormat { identity, bytes } = self.format;
+        let part = header.bytes.part;
+        let fits = header.identity == identity && header.bytes.all == bytes.all;
+        match fits && (part == 0 || part == bytes.part) {
             true => Ok(header),
             false => Err(Unfit::OtherModel),
         }

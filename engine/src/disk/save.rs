@@ -52,7 +52,7 @@ impl Save {
     }
 
     /// The next blocks that belong into one file; `None` when all are on disk.
-    pub fn next_run(&mut self, disk: &mut Disk, block_bytes: u64) -> Option<Range<usize>> {
+    pub fn next_run(&mut self, disk: &mut Disk) -> Option<Range<usize>> {
         let blocks = self.keys.len();
         while self.next < blocks && self.is_stored(disk, self.next) {
             self.next += 1;
@@ -61,7 +61,7 @@ impl Save {
         if start == blocks {
             return None;
         }
-        let most = (DISK_RUN_BYTES_MAX / block_bytes.max(1)) as usize;
+        let most = (DISK_RUN_BYTES_MAX / disk.block_bytes_max().max(1)) as usize;
         let most = most.clamp(1, DISK_RUN_BLOCKS_MAX);
         let mut end = start + 1;
         // A tail has a file of its own, which goes when a longer block comes.
@@ -81,15 +81,17 @@ impl Save {
         self.block_ids(block).len()
     }
 
-    /// The run of blocks `range`, whose bytes are `blocks`.
-    pub fn run(&self, range: Range<usize>, blocks: Vec<Vec<u8>>) -> NewRun {
+    /// The run of blocks `range`, whose bytes are `blocks`, with those of their parts in layers with a window.
+    pub fn run(&self, range: Range<usize>, blocks: Vec<(Vec<u8>, Option<Vec<u8>>)>) -> NewRun {
         let start = range.start * BLOCK_TOKENS;
         let end = self.ids.len().min(range.end * BLOCK_TOKENS);
+        let (blocks, parts) = blocks.into_iter().unzip();
         NewRun {
             parent: self.parent(range.start),
             ids: self.ids[start..end].to_vec(),
             keys: self.keys[range].to_vec(),
             blocks,
+            parts,
             pieces: self.pieces_within(start, end),
         }
     }

@@ -1,12 +1,19 @@
 //! A model that is nothing but memory: each position stores a hash of all positions before it as
 //! read back from KV, and the logits are a hash of all of them. A wrong block, a stale copy or a
 //! wrong order anywhere changes every answer after it.
+//!
+//! With a window it has a second layer, which stores another hash of what the first stores. A position sees
+//! those before it in its window, and what they say goes into what it stores: so every position depends on all
+//! of them, as in a real model, and what lies before a window cannot be computed from what lies in it.
 
 use crate::vocab::TokenBytes;
 use kernels::{BLOCK_TOKENS, KvArena, KvShape, KvType};
 use models::config::Config;
-use models::forward::{Forward, KvStore, LogitRows, Logits, ModelIdentity, SeqStep};
+use models::forward::{
+    Forward, KvBlocks, KvStore, LogitRows, Logits, ModelIdentity, SeqStep, WindowShape,
+};
 use models::tiny::TinySpec;
+use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex};
 
 pub const VOCAB: usize = 24;
@@ -45,14 +52,21 @@ pub struct Log {
 pub struct FakeForward {
     config: Config,
     identity: ModelIdentity,
+    window: Option<NonZeroUsize>,
     pub log: Arc<Mutex<Log>>,
 }
 
 impl FakeForward {
     pub fn new(context: usize) -> Self {
+        Self::windowed(context, None)
+    }
+
+    /// With a layer of which each position sees `window` positions.
+    pub fn windowed(context: usize, window: Option<usize>) -> Self {
         FakeForward {
             config: config(context),
             identity: ModelIdentity::from_bytes([9; 32]),
+            window: window.and_then(NonZeroUsize::new),
             log: Arc::default(),
         }
     }
@@ -75,14 +89,21 @@ impl Forward for FakeForward {
         true
     }
 
-    fn new_kv(&self, blocks: usize) -> models::Result<KvStore> {
-        Ok(KvStore::Cpu(KvArena::new(SHAPE, blocks).expect("small")))
+    fn window(&self) -> Option<WindowShape> {
+        self.window.map(|tokens| WindowShape { kv: SHAPE, tokens })
+    }
+
+    fn new_kv(&self, blocks: usize, window_blocks: usize) -> models::Result<KvStore> {
+        let new = |blocks| KvBlocks::Cpu(KvArena::new(SHAPE, blocks).expect("small"));
+        Ok(KvStore {
+            all: new(blocks),
+            window: self.window.map(|_| new(window_blocks)),
+        })
     }
 
     fn forward(&mut self, steps: &[SeqStep<'_>], kv: &mut KvStore) -> models::Result<Logits> {
-        let KvStore::Cpu(kv) = kv else {
-            panic!("the fake runs on the CPU")
-        };
+        let kv_window = kv.window.as_mut();
+        let (kv, mut kv_window) = (arena_mut(&mut kv.all), kv_window.map(arena_mut));
         let (fault, circles) = {
             let mut log = self.log.lock().expect("unpoisoned");
             (log.next_fault.take(), log.circles)
@@ -101,8 +122,16 @@ impl Forward for FakeForward {
             let mut fold = (0..step.start).fold(SEED, |f, p| mix(f, read(kv, step.table, p)));
             for (offset, token) in step.tokens.iter().enumerate() {
                 let position = step.start + offset;
-                let state = state(fold, *token, position);
+                let mut before = fold;
+                if let (Some(kv), Some(window)) = (&kv_window, self.window) {
+                    let seen = (position + 1).saturating_sub(window.get())..position;
+                    before = seen.fold(fold, |f, p| mix(f, read(kv, step.window_table, p)));
+                }
+                let state = state(before, *token, position);
                 write(kv, step.table, position, state);
+                if let Some(kv) = &mut kv_window {
+                    write(kv, step.window_table, position, in_window(state));
+                }
                 fold = mix(fold, read(kv, step.table, position));
                 rows += 1;
                 if step.logits == LogitRows::All {
@@ -133,33 +162,66 @@ impl Forward for FakeForward {
     }
 }
 
-/// logits [VOCAB] after all of `ids`, without any KV.
-pub fn reference_logits(ids: &[u32]) -> Vec<f32> {
-    logits(reference_states(ids).iter().fold(SEED, |f, s| mix(f, *s)))
+/// The same model without any KV.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Reference {
+    /// Positions that one sees in the layer with a window.
+    pub window: Option<usize>,
 }
 
-/// What each position of `ids` must hold in KV.
-pub fn reference_states(ids: &[u32]) -> Vec<u64> {
-    let mut fold = SEED;
-    let step = |(position, token): (usize, &u32)| {
-        let state = state(fold, *token, position);
-        fold = mix(fold, state);
-        state
-    };
-    ids.iter().enumerate().map(step).collect()
-}
-
-/// The greedy reply to `prompt`, at most `max` tokens, the end token included.
-pub fn reference_reply(prompt: &[u32], max: usize) -> Vec<u32> {
-    let mut ids = prompt.to_vec();
-    while ids.len() < prompt.len() + max {
-        let id = argmax(&reference_logits(&ids));
-        ids.push(id);
-        if id == END {
-            break;
-        }
+impl Reference {
+    /// logits [VOCAB] after all of `ids`.
+    pub fn logits(&self, ids: &[u32]) -> Vec<f32> {
+        logits(self.states(ids).iter().fold(SEED, |f, s| mix(f, *s)))
     }
-    ids.split_off(prompt.len())
+
+    /// What each position of `ids` must hold in KV.
+    pub fn states(&self, ids: &[u32]) -> Vec<u64> {
+        let mut fold = SEED;
+        let mut states: Vec<u64> = Vec::with_capacity(ids.len());
+        for (position, token) in ids.iter().enumerate() {
+            let seen = self
+                .window
+                .map_or(position, |w| (position + 1).saturating_sub(w));
+            let before = states[seen..]
+                .iter()
+                .fold(fold, |f, s| mix(f, in_window(*s)));
+            let state = state(before, *token, position);
+            fold = mix(fold, state);
+            states.push(state);
+        }
+        states
+    }
+
+    /// The greedy reply to `prompt`, at most `max` tokens, the end token included.
+    pub fn reply(&self, prompt: &[u32], max: usize) -> Vec<u32> {
+        let mut ids = prompt.to_vec();
+        while ids.len() < prompt.len() + max {
+            let id = argmax(&self.logits(&ids));
+            ids.push(id);
+            if id == END {
+                break;
+            }
+        }
+        ids.split_off(prompt.len())
+    }
+}
+
+/// The greedy reply without a window.
+pub fn reference_reply(prompt: &[u32], max: usize) -> Vec<u32> {
+    Reference::default().reply(prompt, max)
+}
+
+/// What the layer with a window holds of a position that has this state.
+pub fn in_window(state: u64) -> u64 {
+    mix(state, 0x77_69_6e_64_6f_77)
+}
+
+fn arena_mut(kv: &mut KvBlocks) -> &mut KvArena {
+    match kv {
+        KvBlocks::Cpu(arena) => arena,
+        KvBlocks::Tensor(_) => panic!("the fake runs on the CPU"),
+    }
 }
 
 /// What position `position` of a sequence with these blocks holds.

@@ -1,11 +1,11 @@
 //! Drives a [`Core`] by hand: one step at a time, on a clock that stands still.
 
-use super::fake::{FakeForward, FakeVocab, Log, VOCAB, reference_logits};
+use super::fake::{FakeForward, FakeVocab, Log, Reference, VOCAB};
 use super::files::MemoryFiles;
 use crate::clock::Clock;
 use crate::context::EffectiveContext;
 use crate::core::{Core, Limits, Submission, TraceRow};
-use crate::disk::Disk;
+use crate::disk::{BlockFormat, Disk};
 use crate::error::Result;
 use crate::keys::Salt;
 use crate::piece::{Layer, Piece};
@@ -45,7 +45,15 @@ pub struct Rig {
     pub clock: Arc<ManualClock>,
     pub log: Arc<Mutex<Log>>,
     pub rows: Rows,
+    pub reference: Reference,
     next_id: u64,
+}
+
+/// A layer with a window: positions that one sees there, and how many blocks can have a part.
+#[derive(Debug, Clone, Copy)]
+pub struct Window {
+    pub tokens: usize,
+    pub parts: usize,
 }
 
 pub struct Ask {
@@ -114,9 +122,8 @@ impl Rig {
 
     /// False when the folder cannot be listed.
     pub fn try_disk(&mut self, files: &Arc<MemoryFiles>, bytes_max: u64) -> bool {
-        let identity = *self.core.forward.identity_seed().as_bytes();
-        let block_bytes = self.core.forward.kv_shape().block_bytes() as u64;
-        let disk = Disk::at_once(files.clone(), bytes_max, identity, block_bytes);
+        let format = BlockFormat::of(&*self.core.forward);
+        let disk = Disk::at_once(files.clone(), bytes_max, format);
         disk.map(|disk| self.core.use_disk(disk)).is_ok()
     }
 
@@ -129,7 +136,19 @@ impl Rig {
     }
 
     pub fn with_limits(context: usize, blocks: usize, limits: Limits) -> Self {
-        let forward = FakeForward::new(context);
+        Self::with_window(context, blocks, limits, None)
+    }
+
+    pub fn with_window(
+        context: usize,
+        blocks: usize,
+        limits: Limits,
+        window: Option<Window>,
+    ) -> Self {
+        let reference = Reference {
+            window: window.map(|window| window.tokens),
+        };
+        let forward = FakeForward::windowed(context, reference.window);
         let log = forward.log.clone();
         let clock = Arc::new(ManualClock::default());
         let rows = Rows::default();
@@ -141,6 +160,7 @@ impl Rig {
         let effective = EffectiveContext {
             tokens: context,
             blocks,
+            window_parts: window.map_or(0, |window| window.parts),
             bytes: (blocks * 2048) as u64,
             why: "the test says so".into(),
         };
@@ -156,6 +176,7 @@ impl Rig {
             clock,
             log,
             rows,
+            reference,
             next_id: 1,
         }
     }
@@ -248,7 +269,7 @@ impl Rig {
         let mine: Vec<_> = rows.extract_if(.., |row| row.0 == handle.id).collect();
         for (_, position, logits) in mine {
             assert_eq!(position + 1, ids.len(), "rows come in order");
-            assert_eq!(logits, reference_logits(&ids), "at {position}");
+            assert_eq!(logits, self.reference.logits(&ids), "at {position}");
             let best = (0..VOCAB).max_by(|a, b| logits[*a].total_cmp(&logits[*b]).then(b.cmp(a)));
             ids.push(best.expect("a vocabulary") as u32);
         }

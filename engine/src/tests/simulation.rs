@@ -6,15 +6,16 @@
 //! lookups with a plain search. A failure prints its seed; `OSTLER_SIM_SEEDS=17..18` runs it alone,
 //! `0..100000` runs many.
 
-use super::fake::{Fault, mix, read, reference_reply, reference_states};
+use super::fake::{Fault, in_window, mix, read};
 use super::files::MemoryFiles;
-use super::rig::{Ask, Handle, Rig, assert_counts, collect, prompt};
+use super::rig::{Ask, Handle, Rig, Window, assert_counts, collect, prompt};
 use crate::core::Limits;
 use crate::error::Error;
 use crate::keys::Salt;
 use crate::prompt::Prompt;
 use crate::request::{Finish, Priority};
-use models::forward::KvStore;
+use kernels::KvArena;
+use models::forward::KvBlocks;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -37,14 +38,15 @@ impl Random {
 
 #[test]
 fn random_runs_agree_with_a_model_without_a_cache() {
-    let (mut answers, mut from_disk) = (0, 0);
+    let (mut answers, mut from_disk, mut passed) = (0, 0, 0);
     let seeds = seeds();
     let runs = seeds.clone().count();
     for seed in seeds {
         match catch_unwind(AssertUnwindSafe(|| simulate(seed))) {
-            Ok((checked, loaded)) => {
-                answers += checked;
-                from_disk += loaded;
+            Ok(ran) => {
+                answers += ran.checked;
+                from_disk += ran.from_disk;
+                passed += ran.parts_given_up;
             }
             Err(panic) => {
                 eprintln!("the simulation failed with seed {seed}");
@@ -54,6 +56,7 @@ fn random_runs_agree_with_a_model_without_a_cache() {
     }
     assert!(answers > 20 * runs, "only {answers} answers");
     assert!(from_disk > 0, "nothing came from disk");
+    assert!(passed > 0, "the layers with a window gave up nothing");
 }
 
 fn seeds() -> std::ops::Range<u64> {
@@ -75,13 +78,21 @@ struct Simulation {
     timelines: Vec<u64>,
     files: Arc<MemoryFiles>,
     bytes_max: u64,
-    checked: usize,
     reused: usize,
-    from_disk: u64,
+    ran: Ran,
 }
 
-/// Returns how many answers were compared, and how many tokens came from disk.
-fn simulate(seed: u64) -> (usize, u64) {
+/// What a simulation has seen.
+#[derive(Default)]
+struct Ran {
+    /// Answers that were compared.
+    checked: usize,
+    /// Tokens that came from disk.
+    from_disk: u64,
+    parts_given_up: u64,
+}
+
+fn simulate(seed: u64) -> Ran {
     let mut random = Random(seed ^ 0x0b5e_55ed);
     let context = 160 + random.below(200);
     let blocks = context / 32 + 2 + random.below(30);
@@ -89,17 +100,24 @@ fn simulate(seed: u64) -> (usize, u64) {
         sequences_max: 1 + random.below(6),
         chunk_tokens: 17 + random.below(100),
     };
+    let window = random.one_in(2).then(|| {
+        let tokens = 1 + random.below(90);
+        let one = (tokens + limits.chunk_tokens).div_ceil(32) + 3;
+        Window {
+            tokens,
+            parts: (one + random.below(12)).min(blocks),
+        }
+    });
     let mut simulation = Simulation {
-        rig: Rig::with_limits(context, blocks, limits),
+        rig: Rig::with_window(context, blocks, limits, window),
         random,
         texts: vec![super::rig::ids(seed, context)],
         live: Vec::new(),
         timelines: Vec::new(),
         files: Arc::default(),
         bytes_max: 0,
-        checked: 0,
         reused: 0,
-        from_disk: 0,
+        ran: Ran::default(),
     };
     simulation.bytes_max = match simulation.random.below(4) {
         0 => 1 << 16,
@@ -116,7 +134,7 @@ fn simulate(seed: u64) -> (usize, u64) {
     }
     simulation.settle();
     assert!(simulation.reused > 0, "the cache never hit");
-    (simulation.checked, simulation.from_disk)
+    simulation.ran
 }
 
 impl Simulation {
@@ -168,7 +186,7 @@ impl Simulation {
 
     /// Opens the disk anew. A folder that cannot be listed is none.
     fn start_over(&mut self) {
-        self.from_disk += self.loaded();
+        self.ran.from_disk += self.loaded();
         for _ in 0..100 {
             if self.rig.try_disk(&self.files, self.bytes_max) {
                 return;
@@ -315,7 +333,7 @@ impl Simulation {
             let prompt = handle.prompt.clone();
             let outcome = collect(handle);
             assert_counts(&outcome);
-            let whole = reference_reply(&prompt, max);
+            let whole = self.rig.reference.reply(&prompt, max);
             match &outcome.reason {
                 Finish::Cancelled => assert!(whole.starts_with(&outcome.ids)),
                 Finish::Error(error) => {
@@ -324,7 +342,7 @@ impl Simulation {
                 }
                 _ => {
                     assert_eq!(outcome.ids, whole, "{:?}", outcome.reason);
-                    self.checked += 1;
+                    self.ran.checked += 1;
                     self.reused += outcome.report.reused;
                     let next = [prompt, outcome.ids].concat();
                     if next.len() < self.texts[0].len() {
@@ -347,17 +365,29 @@ impl Simulation {
         let unaided = self.rig.core.cache.lookup(keyed.root, &keyed.ids, &[]);
         assert_eq!(found.tokens, unaided.tokens, "chain keys change nothing");
         let paths = self.rig.core.cache.tree().paths();
+        let windows = self.rig.core.cache.pool().windows();
         let longest = paths
             .iter()
             .filter(|(key, _, _)| *key == keyed.root_key)
-            .map(|(_, ids, _)| {
-                ids.iter()
-                    .zip(&keyed.ids)
-                    .take_while(|(a, b)| a == b)
-                    .count()
+            .map(|(_, ids, blocks)| {
+                let pairs = ids.iter().zip(&keyed.ids);
+                let common = pairs.take_while(|(a, b)| a == b).count();
+                // Where a window is there, looked for position by position.
+                let seen = |tokens: usize| {
+                    let window = self.rig.reference.window.unwrap_or(0);
+                    (tokens + 1).saturating_sub(window)..tokens
+                };
+                let there = |p: usize| windows.is_none_or(|w| w.part(blocks[p / 32]).is_some());
+                let usable = |tokens: &usize| *tokens == 0 || seen(*tokens).all(there);
+                (0..=common).rev().find(usable).unwrap_or(0)
             })
             .max();
-        assert_eq!(found.tokens, longest.unwrap_or(0));
+        match windows {
+            None => assert_eq!(found.tokens, longest.unwrap_or(0)),
+            // Of siblings that begin alike one may be taken that lacks the window which the other has; and a
+            // block that is copied in part has its part.
+            Some(_) => assert!(found.tokens <= longest.unwrap_or(0)),
+        }
         assert_eq!(found.blocks.len(), found.tokens.div_ceil(32));
     }
 
@@ -375,7 +405,8 @@ impl Simulation {
         self.rig.write_all();
         let counts = self.rig.core.stats().blocks;
         assert_eq!(counts.leased, 0);
-        self.from_disk += self.loaded();
+        self.ran.from_disk += self.loaded();
+        self.ran.parts_given_up += self.rig.core.stats().windows.map_or(0, |w| w.given_up);
         assert!(
             self.files.bytes() <= self.bytes_max || self.files.fails(),
             "{} bytes on disk, {} allowed: {:?}",
@@ -385,6 +416,8 @@ impl Simulation {
         );
         self.rig.core.clear_cache();
         assert_eq!(self.rig.core.stats().blocks.free, counts.total);
+        let windows = self.rig.core.stats().windows;
+        assert!(windows.is_none_or(|w| w.free == w.total));
         let stats = self.rig.core.stats();
         assert!(stats.rows_forwarded as usize <= self.rig.log.lock().unwrap().rows);
     }
@@ -393,17 +426,27 @@ impl Simulation {
 /// Every resident position holds what a run without a cache puts there.
 pub fn check_resident(rig: &Rig) {
     let pool = rig.core.cache.pool();
-    let KvStore::Cpu(kv) = pool.kv() else {
-        panic!("the fake runs on the CPU")
-    };
+    let kv = arena(&pool.kv().all);
+    let in_windows = pool.windows().zip(pool.kv().window.as_ref().map(arena));
     for (_, ids, blocks) in rig.core.cache.tree().paths() {
         let table: Vec<u32> = blocks.iter().map(|b| b.0).collect();
-        for (position, state) in reference_states(&ids).into_iter().enumerate() {
-            assert_eq!(
-                read(kv, &table, position),
-                state,
-                "position {position} of {ids:?}"
-            );
+        for (position, state) in rig.reference.states(&ids).into_iter().enumerate() {
+            let what = format!("position {position} of {ids:?}");
+            assert_eq!(read(kv, &table, position), state, "{what}");
+            let Some((windows, kv)) = in_windows else {
+                continue;
+            };
+            if let Some(part) = windows.part(blocks[position / 32]) {
+                let part = read(kv, &[part], position % 32);
+                assert_eq!(part, in_window(state), "{what}, in its window");
+            }
         }
+    }
+}
+
+fn arena(kv: &KvBlocks) -> &KvArena {
+    match kv {
+        KvBlocks::Cpu(arena) => arena,
+        KvBlocks::Tensor(_) => panic!("the fake runs on the CPU"),
     }
 }

@@ -32,8 +32,8 @@ pub async fn held(State(service): State<Arc<Service>>) -> Response {
     match answers.await {
         Ok((stats, pieces)) => Json(Held {
             model: service.model.name.clone(),
-            bytes_used: (stats.blocks.total - stats.blocks.free) as u64 * stats.block_bytes,
-            bytes_total: stats.blocks.total as u64 * stats.block_bytes,
+            bytes_used: stats.bytes_used(),
+            bytes_total: stats.bytes_total(),
             pieces,
         })
         .into_response(),
@@ -169,6 +169,12 @@ fn tiers(text: &mut Exposition, stats: &Stats) {
     ] {
         let labels = format!("{{tier=\"memory\",state=\"{state}\"}}");
         text.value("kv_bytes", &labels, bytes(blocks));
+    }
+    if let Some(parts) = &stats.windows {
+        for (state, count) in [("held", parts.total - parts.free), ("free", parts.free)] {
+            let labels = format!("{{tier=\"memory\",state=\"{state}\",layers=\"window\"}}");
+            text.value("kv_bytes", &labels, count as u64 * parts.bytes);
+        }
     }
     let Some(disk) = &stats.disk else { return };
     text.value("kv_bytes", "{tier=\"disk\",state=\"cached\"}", disk.bytes);

@@ -27,9 +27,14 @@ impl Window {
         !(layer + 1).is_multiple_of(self.period)
     }
 
+    /// How many of the first `layers` layers have no window.
+    pub fn seeing_all(&self, layers: usize) -> usize {
+        layers / self.period
+    }
+
     /// gemma3: the layers of the window turn by a base of their own, and are not stretched where the others
     /// are for a longer context. No window, or one of 0, means that every layer sees all.
-    pub(super) fn read(keys: &Keys<'_>, rope: &Rope) -> Result<Option<Window>> {
+    pub(super) fn read(keys: &Keys<'_>, rope: &Rope, layers: usize) -> Result<Option<Window>> {
         const PERIOD_KEY: &str = "attention.sliding_window_pattern";
         let tokens = keys.optional::<usize>("attention.sliding_window")?;
         let period = keys.positive_or(PERIOD_KEY, PERIOD)?;
@@ -45,6 +50,16 @@ impl Window {
             },
         });
         // With a period of 1 no layer has the window.
-        Ok(window.filter(|window| window.period > 1))
+        let window = window.filter(|window| window.period > 1);
+        match &window {
+            Some(window) if window.seeing_all(layers) == 0 => {
+                let why = format!(
+                    "{layers} layers, of which every {}th sees all positions: need one that does",
+                    window.period
+                );
+                Err(keys.fault("block_count", &why))
+            }
+            _ => Ok(window),
+        }
     }
 }

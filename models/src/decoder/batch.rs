@@ -4,8 +4,11 @@
 //! and a block of the KV store to be written to; no two steps write to one block. What follows
 //! needs no further checks.
 
+use std::ops::Range;
+
 use kernels::{BLOCK_TOKENS, SeqSpan};
 
+use crate::config::LayerGroup;
 use crate::forward::{LogitRows, SeqStep};
 use crate::limits::ROWS_PER_PASS_MAX;
 use crate::{Config, Error, Result};
@@ -17,7 +20,9 @@ pub(crate) struct Batch<'a> {
     /// [T] positions, each counted in its own sequence.
     pub positions: Vec<u32>,
     /// One span for each step: where its rows lie in its sequence.
-    pub spans: Vec<SeqSpan<'a>>,
+    spans: Vec<SeqSpan<'a>>,
+    /// The same with the blocks of the layers with a window; empty where there are none.
+    window_spans: Vec<SeqSpan<'a>>,
     /// The rows that the last layer has to finish: those whose logits were asked for.
     pub wanted: Vec<Wanted<'a>>,
 }
@@ -27,12 +32,34 @@ pub(crate) struct Batch<'a> {
 pub(crate) struct Wanted<'a> {
     /// The first of them, as a row of the batch.
     pub row: usize,
-    pub span: SeqSpan<'a>,
+    span: SeqSpan<'a>,
+    /// Without a table where there are no layers with a window.
+    window_span: SeqSpan<'a>,
+}
+
+impl<'a> Wanted<'a> {
+    pub fn rows(&self) -> usize {
+        self.span.rows
+    }
+
+    pub fn span(&self, group: LayerGroup) -> SeqSpan<'a> {
+        match group {
+            LayerGroup::All => self.span,
+            LayerGroup::Window => self.window_span,
+        }
+    }
+}
+
+/// Blocks of a KV store: of the layers that see every position, and of those with a window.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct KvRoom {
+    pub blocks: usize,
+    pub window_blocks: usize,
 }
 
 impl<'a> Batch<'a> {
-    /// Checks the steps against the model and a KV store of `kv_blocks` blocks.
-    pub fn new(config: &Config, kv_blocks: usize, steps: &[SeqStep<'a>]) -> Result<Self> {
+    /// Checks the steps against the model and the room of a KV store.
+    pub fn new(config: &Config, room: KvRoom, steps: &[SeqStep<'a>]) -> Result<Self> {
         if steps.is_empty() {
             return Err(Error::bug("empty batch: need at least one step, have 0"));
         }
@@ -47,25 +74,31 @@ impl<'a> Batch<'a> {
             tokens: Vec::with_capacity(rows),
             positions: Vec::with_capacity(rows),
             spans: Vec::with_capacity(steps.len()),
+            window_spans: Vec::new(),
             wanted: Vec::with_capacity(steps.len()),
         };
         for (index, step) in steps.iter().enumerate() {
             let step_error = |e: Error| e.within(&format!("step {index} of the batch"));
-            check_step(config, kv_blocks, step).map_err(step_error)?;
+            check_step(config, room, step).map_err(step_error)?;
             batch.push(step);
         }
         check_writes_are_disjoint(&batch.spans)?;
+        if config.window.is_some() {
+            let spans = batch.spans.iter().zip(steps);
+            let spans = spans.map(|(span, step)| SeqSpan {
+                table: step.window_table,
+                ..*span
+            });
+            batch.window_spans = spans.collect();
+            check_writes_are_disjoint(&batch.window_spans)?;
+        }
         Ok(batch)
     }
 
     fn push(&mut self, step: &SeqStep<'a>) {
         let (row, rows) = (self.tokens.len(), step.tokens.len());
-        let span = |start, rows| SeqSpan {
-            table: step.table,
-            start,
-            rows,
-        };
-        self.spans.push(span(step.start, rows));
+        let span = |table, start, rows| SeqSpan { table, start, rows };
+        self.spans.push(span(step.table, step.start, rows));
         let wanted = match step.logits {
             LogitRows::None => 0,
             LogitRows::Last => 1,
@@ -73,10 +106,11 @@ impl<'a> Batch<'a> {
         };
         if wanted > 0 {
             let skipped = rows - wanted;
-            let span = span(step.start + skipped, wanted);
+            let span = |table| span(table, step.start + skipped, wanted);
             self.wanted.push(Wanted {
                 row: row + skipped,
-                span,
+                span: span(step.table),
+                window_span: span(step.window_table),
             });
         }
         self.tokens.extend_from_slice(step.tokens);
@@ -88,8 +122,24 @@ impl<'a> Batch<'a> {
         self.tokens.len()
     }
 
+    /// Where the rows lie in their sequences, with the blocks of a group of layers.
+    pub fn spans(&self, group: LayerGroup) -> &[SeqSpan<'a>] {
+        match group {
+            LayerGroup::All => &self.spans,
+            LayerGroup::Window => &self.window_spans,
+        }
+    }
+
+    /// The same of the rows whose logits were asked for.
+    pub fn wanted_spans(&self, group: LayerGroup) -> Vec<SeqSpan<'a>> {
+        self.wanted
+            .iter()
+            .map(|wanted| wanted.span(group))
+            .collect()
+    }
+
     pub fn wanted_rows(&self) -> usize {
-        self.wanted.iter().map(|w| w.span.rows).sum()
+        self.wanted.iter().map(Wanted::rows).sum()
     }
 
     /// The highest position of the batch.
@@ -98,7 +148,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn check_step(config: &Config, kv_blocks: usize, step: &SeqStep<'_>) -> Result<()> {
+fn check_step(config: &Config, room: KvRoom, step: &SeqStep<'_>) -> Result<()> {
     let rows = step.tokens.len();
     if rows == 0 {
         return Err(Error::bug("empty step: need at least one token, have 0"));
@@ -119,23 +169,34 @@ fn check_step(config: &Config, kv_blocks: usize, step: &SeqStep<'_>) -> Result<(
             step.start
         )));
     };
-    let need = end.div_ceil(BLOCK_TOKENS);
-    let have = step.table.len();
+    check_table(step.table, 0..end, room.blocks)?;
+    match &config.window {
+        Some(window) => {
+            let first = (step.start + 1).saturating_sub(window.tokens.get());
+            let checked = check_table(step.window_table, first..end, room.window_blocks);
+            checked.map_err(|e| e.within("layers with a window"))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A table has blocks of the store for `positions`.
+fn check_table(table: &[u32], positions: Range<usize>, kv_blocks: usize) -> Result<()> {
+    let end = positions.end;
+    let blocks = positions.start / BLOCK_TOKENS..end.div_ceil(BLOCK_TOKENS);
+    let (need, have) = (blocks.end, table.len());
     if have < need {
         return Err(Error::bug(format!(
             "block table too short: positions up to {end} need {need} blocks, have {have}; lease \
              more blocks before the pass"
         )));
     }
-    if let Some(block) = step.table[..need]
-        .iter()
-        .find(|&&b| b as usize >= kv_blocks)
-    {
-        return Err(Error::bug(format!(
+    match table[blocks].iter().find(|&&b| b as usize >= kv_blocks) {
+        None => Ok(()),
+        Some(block) => Err(Error::bug(format!(
             "block {block} is outside the KV store of {kv_blocks} blocks"
-        )));
+        ))),
     }
-    Ok(())
 }
 
 /// Two sequences may read one block; two that write to it would each overwrite the other's rows.
@@ -159,6 +220,7 @@ fn check_writes_are_disjoint(spans: &[SeqSpan<'_>]) -> Result<()> {
 mod tests {
     use super::*;
     use crate::Blame;
+    use crate::config::Family;
     use crate::tiny::TinySpec;
 
     fn refusal(steps: &[SeqStep<'_>]) -> Error {
@@ -168,15 +230,53 @@ mod tests {
             (384, 1024),
             "what the cases count on"
         );
-        Batch::new(&config, 4, steps).err().expect("a refusal")
+        Batch::new(&config, ROOM, steps).err().expect("a refusal")
     }
+
+    const ROOM: KvRoom = KvRoom {
+        blocks: 4,
+        window_blocks: 3,
+    };
 
     fn step<'a>(tokens: &'a [u32], start: usize, table: &'a [u32]) -> SeqStep<'a> {
         SeqStep {
             tokens,
             start,
             table,
+            window_table: &[],
             logits: LogitRows::Last,
+        }
+    }
+
+    #[test]
+    fn a_window_needs_its_own_blocks_and_none_before_it() {
+        let spec = TinySpec {
+            family: Family::Gemma3,
+            window: Some((40, 2)),
+            ..TinySpec::default()
+        };
+        let config = spec.config();
+        let none = u32::MAX;
+        let table = [0, 1, 2, 3];
+        let with = |start, window_table: &[u32]| {
+            let steps = [SeqStep {
+                window_table,
+                ..step(&[1, 1], start, &table)
+            }];
+            let made = Batch::new(&config, ROOM, &steps).map(|b| b.spans(LayerGroup::Window).len());
+            made.map_err(|error| error.to_string())
+        };
+        // The row at 70 sees from 31 on, the one at 71 from 32 on.
+        assert_eq!(with(71, &[none, 2, 0]), Ok(1));
+        let refused = [
+            (70, &[none, 2, 0][..], "outside the KV store of 3 blocks"),
+            (71, &[none, 3, 0], "outside the KV store of 3 blocks"),
+            (71, &[none, 2], "need 3 blocks, have 2"),
+            (0, &[], "layers with a window"),
+        ];
+        for (start, table, why) in refused {
+            let error = with(start, table).unwrap_err();
+            assert!(error.contains(why), "{error} lacks {why}");
         }
     }
 
@@ -243,7 +343,7 @@ mod tests {
     fn a_shared_block_may_be_read_by_two() {
         let config = TinySpec::default().config();
         let steps = [step(&[1], 32, &[0, 1]), step(&[1], 32, &[0, 2])];
-        assert!(Batch::new(&config, 4, &steps).is_ok());
+        assert!(Batch::new(&config, ROOM, &steps).is_ok());
     }
 
     #[test]
@@ -253,6 +353,7 @@ mod tests {
             tokens,
             start,
             table,
+            window_table: &[],
             logits,
         };
         let steps = [
@@ -260,11 +361,12 @@ mod tests {
             with(&[4, 5], 0, &[2], LogitRows::None),
             with(&[6, 7], 5, &[3], LogitRows::All),
         ];
-        let batch = Batch::new(&config, 4, &steps).unwrap();
+        let batch = Batch::new(&config, ROOM, &steps).unwrap();
         assert_eq!(batch.tokens, [1, 2, 3, 4, 5, 6, 7]);
         assert_eq!(batch.positions, [30, 31, 32, 0, 1, 5, 6]);
         assert_eq!(batch.last_position(), 32);
-        let wanted: Vec<_> = batch.wanted.iter().map(|w| (w.row, w.span.start)).collect();
+        let start = |w: &Wanted<'_>| w.span(LayerGroup::All).start;
+        let wanted: Vec<_> = batch.wanted.iter().map(|w| (w.row, start(w))).collect();
         assert_eq!(wanted, [(2, 32), (5, 5)]);
         assert_eq!(batch.wanted_rows(), 3);
     }

@@ -11,16 +11,20 @@ use kernels::{AttnShape, KvArena, KvShape, RopeTable, Scratch, SeqSpan, ThreadPo
 use super::batch::Batch;
 use super::embedding::Embedding;
 use super::kernel_error;
+use super::kv::KvShapes;
 use super::rope::Rotations;
 use super::weights::{DecoderWeights, LayerWeights};
-use crate::forward::{Forward, KvStore, Logits, ModelIdentity, PassCost, SeqStep};
+use crate::config::{KvPlace, LayerGroup};
+use crate::forward::{
+    Forward, KvBlocks, KvStore, Logits, ModelIdentity, PassCost, SeqStep, WindowShape,
+};
 use crate::{Config, Error, Result};
 
 /// A decoder whose weights are in memory.
 pub(crate) struct CpuDecoder {
     config: Config,
     identity: ModelIdentity,
-    kv_shape: KvShape,
+    kv: KvShapes,
     weights: DecoderWeights<Arc<Weight>, Vec<f32>>,
     embedding: Embedding,
     rotations: Rotations,
@@ -54,7 +58,7 @@ struct Rows {
 pub(crate) struct CpuParts {
     pub config: Config,
     pub identity: ModelIdentity,
-    pub kv_shape: KvShape,
+    pub kv: KvShapes,
     pub weights: DecoderWeights<Arc<Weight>, Vec<f32>>,
     pub embedding: Embedding,
     pub pool: ThreadPool,
@@ -66,7 +70,7 @@ impl CpuDecoder {
         Ok(Self {
             config: parts.config,
             identity: parts.identity,
-            kv_shape: parts.kv_shape,
+            kv: parts.kv,
             weights: parts.weights,
             embedding: parts.embedding,
             rotations,
@@ -76,7 +80,7 @@ impl CpuDecoder {
     }
 
     /// All layers for all rows, then the logits of the rows that were asked for.
-    fn pass(&mut self, batch: &Batch<'_>, kv: &mut KvArena) -> Result<Logits> {
+    fn pass(&mut self, batch: &Batch<'_>, kv: &mut Arenas<'_>) -> Result<Logits> {
         let last = batch.last_position();
         let window_table = match &mut self.rotations.window {
             Some(rotation) => Some(rotation.table_up_to(last)?),
@@ -98,14 +102,18 @@ impl CpuDecoder {
 
         let (last, others) = self.weights.layers.split_last().ok_or_else(no_layers)?;
         for (layer, weights) in others.iter().enumerate() {
-            step.project_and_append(weights, layer, batch, kv, rows);
-            step.attend_and_feed(weights, layer, &batch.spans, kv, rows);
+            let place = self.config.kv_place(layer);
+            let kv = kv.of(place.group)?;
+            step.project_and_append(weights, place, batch, kv, rows);
+            step.attend_and_feed(weights, place, batch.spans(place.group), kv, rows);
         }
         // The last layer's keys and values are needed of every row, the rest of it only where
         // logits are.
-        step.project_and_append(last, others.len(), batch, kv, rows);
-        let spans = rows.keep_wanted(&self.config, batch);
-        step.attend_and_feed(last, others.len(), &spans, kv, rows);
+        let place = self.config.kv_place(others.len());
+        let kv = kv.of(place.group)?;
+        step.project_and_append(last, place, batch, kv, rows);
+        rows.keep_wanted(&self.config, batch);
+        step.attend_and_feed(last, place, &batch.wanted_spans(place.group), kv, rows);
         Ok(self.logits(batch))
     }
 
@@ -137,7 +145,11 @@ impl Forward for CpuDecoder {
     }
 
     fn kv_shape(&self) -> KvShape {
-        self.kv_shape
+        self.kv.all
+    }
+
+    fn window(&self) -> Option<WindowShape> {
+        self.kv.window
     }
 
     fn is_exact(&self) -> bool {
@@ -156,23 +168,43 @@ impl Forward for CpuDecoder {
             weight_bytes: all.map(|w| w.resident_bytes() as u64).sum(),
             multiply_adds_a_row: every.map(work).sum(),
             multiply_adds_of_logits: ending.map(work).sum(),
-            kv_bytes_a_position: (self.kv_shape.block_bytes() / kernels::BLOCK_TOKENS) as u64,
+            kv_bytes_a_position: (self.kv.all.block_bytes() / kernels::BLOCK_TOKENS) as u64,
         })
     }
 
-    fn new_kv(&self, blocks: usize) -> Result<KvStore> {
-        KvArena::new(self.kv_shape, blocks)
-            .map(KvStore::Cpu)
-            .map_err(kernel_error)
+    fn new_kv(&self, blocks: usize, window_blocks: usize) -> Result<KvStore> {
+        let new = |shape, blocks| KvArena::new(shape, blocks).map(KvBlocks::Cpu);
+        self.kv.store(blocks, window_blocks, |shape, blocks| {
+            new(shape, blocks).map_err(kernel_error)
+        })
     }
 
     fn forward(&mut self, steps: &[SeqStep<'_>], kv: &mut KvStore) -> Result<Logits> {
-        let arena = match kv {
-            KvStore::Cpu(arena) if arena.shape() == self.kv_shape => arena,
-            _ => return Err(super::foreign_kv()),
+        let batch = Batch::new(&self.config, self.kv.room(kv)?, steps)?;
+        let arena = |blocks| match blocks {
+            &mut KvBlocks::Cpu(ref mut arena) => Ok(arena),
+            KvBlocks::Tensor(_) => Err(super::foreign_kv()),
         };
-        let batch = Batch::new(&self.config, arena.blocks(), steps)?;
-        self.pass(&batch, arena)
+        let mut arenas = Arenas {
+            all: arena(&mut kv.all)?,
+            window: kv.window.as_mut().map(arena).transpose()?,
+        };
+        self.pass(&batch, &mut arenas)
+    }
+}
+
+/// Where the keys and values of either group of layers are.
+struct Arenas<'a> {
+    all: &'a mut KvArena,
+    window: Option<&'a mut KvArena>,
+}
+
+impl Arenas<'_> {
+    fn of(&mut self, group: LayerGroup) -> Result<&mut KvArena> {
+        match group {
+            LayerGroup::All => Ok(self.all),
+            LayerGroup::Window => self.window.as_deref_mut().ok_or_else(super::foreign_kv),
+        }
     }
 }
 
@@ -190,7 +222,7 @@ impl LayerStep<'_> {
     fn project_and_append(
         &self,
         weights: &LayerWeights<Arc<Weight>, Vec<f32>>,
-        layer: usize,
+        place: KvPlace,
         batch: &Batch<'_>,
         kv: &mut KvArena,
         rows: &mut Rows,
@@ -218,18 +250,20 @@ impl LayerStep<'_> {
             kernels::rms_norm_in_place(pool, q, &inside.q, eps);
             kernels::rms_norm_in_place(pool, k, &inside.k, eps);
         }
-        let window = self.config.window_of(layer).and(self.window_table);
-        let table = window.unwrap_or(self.table);
+        let table = match place.group {
+            LayerGroup::All => self.table,
+            LayerGroup::Window => self.window_table.unwrap_or(self.table),
+        };
         kernels::rope(pool, q, head_dim, &batch.positions, table);
         kernels::rope(pool, k, head_dim, &batch.positions, table);
-        kernels::append_kv(pool, kv, layer, &batch.spans, k, v);
+        kernels::append_kv(pool, kv, place.index, batch.spans(place.group), k, v);
     }
 
     /// Attention and its output, then the feed-forward network, each added to the residual stream.
     fn attend_and_feed(
         &self,
         weights: &LayerWeights<Arc<Weight>, Vec<f32>>,
-        layer: usize,
+        place: KvPlace,
         spans: &[SeqSpan<'_>],
         kv: &KvArena,
         rows: &mut Rows,
@@ -253,10 +287,13 @@ impl LayerStep<'_> {
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
             scale: config.attention_scale(),
-            window: config.window_of(layer).map(|window| window.tokens),
+            window: match place.group {
+                LayerGroup::All => None,
+                LayerGroup::Window => config.window.as_ref().map(|window| window.tokens),
+            },
         };
         let inside = weights.inside.as_ref();
-        kernels::attention(pool, kv, layer, spans, q, shape, attended, scratch);
+        kernels::attention(pool, kv, place.index, spans, q, shape, attended, scratch);
         kernels::matmul(pool, attended, &weights.attention_output, h, scratch);
         if let Some(inside) = inside {
             kernels::rms_norm_in_place(pool, h, &inside.attended, config.norm_eps);
@@ -290,20 +327,18 @@ impl Rows {
         self.up.resize(rows * config.d_ff, 0.0);
     }
 
-    /// Moves the wanted rows of `x` and `q` to the front and forgets the others. Returns the spans
-    /// that are left.
-    fn keep_wanted<'a>(&mut self, config: &Config, batch: &Batch<'a>) -> Vec<SeqSpan<'a>> {
+    /// Moves the wanted rows of `x` and `q` to the front and forgets the others.
+    fn keep_wanted(&mut self, config: &Config, batch: &Batch<'_>) {
         let q_width = config.q_heads * config.head_dim;
         let mut kept = 0;
         for wanted in &batch.wanted {
-            let from = wanted.row..wanted.row + wanted.span.rows;
+            let from = wanted.row..wanted.row + wanted.rows();
             for (buffer, width) in [(&mut self.x, config.d_model), (&mut self.q, q_width)] {
                 buffer.copy_within(from.start * width..from.end * width, kept * width);
             }
-            kept += wanted.span.rows;
+            kept += wanted.rows();
         }
         self.fit(config, kept);
-        batch.wanted.iter().map(|wanted| wanted.span).collect()
     }
 }
 

@@ -7,11 +7,12 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use kernels::{KvShape, KvType, MatrixShape, ThreadPool, Weight};
+use kernels::{KvType, MatrixShape, ThreadPool, Weight};
 
 use super::cpu::{CpuDecoder, CpuParts};
 use super::embedding::Embedding;
 use super::kernel_error;
+use super::kv::KvShapes;
 use super::manifest::{self, Entry, Manifest};
 use super::rope::Rotations;
 use super::tensor::{TensorDecoder, TensorWeights};
@@ -64,21 +65,11 @@ fn check_memory(manifest: &Manifest<'_>, device: Device) -> Result<()> {
     )))
 }
 
-fn kv_shape(parts: &LoadParts<'_>) -> KvShape {
-    KvShape {
-        layers: parts.config.layers,
-        kv_heads: parts.config.kv_heads,
-        head_dim: parts.config.head_dim,
-        ty: parts.kv_type,
-    }
-}
-
 fn identity(parts: &LoadParts<'_>, digest: WeightsDigest, executor: Executor) -> ModelIdentity {
-    let kv = kv_shape(parts);
     ModelIdentity::new(&IdentityParts {
         weights: digest,
         config: parts.config,
-        kv,
+        kv_type: parts.kv_type,
         executor,
     })
 }
@@ -105,7 +96,7 @@ fn load_cpu(
     Ok(Box::new(CpuDecoder::new(CpuParts {
         config: parts.config.clone(),
         identity: identity(parts, digest, Executor::Kernels(kernels::kernel_path())),
-        kv_shape: kv_shape(parts),
+        kv: KvShapes::new(parts.config, parts.kv_type),
         weights,
         embedding,
         pool,
@@ -133,7 +124,7 @@ fn load_tensor(parts: &LoadParts<'_>, manifest: &Manifest<'_>) -> Result<Box<dyn
     Ok(Box::new(TensorDecoder {
         config: parts.config.clone(),
         identity: identity(parts, digest, Executor::Tensor(parts.device)),
-        kv_shape: kv_shape(parts),
+        kv: KvShapes::new(parts.config, parts.kv_type),
         weights,
         embedding: mapped_embedding(parts)?,
         rotations: Rotations::new(parts.config)?,

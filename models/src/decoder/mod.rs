@@ -15,6 +15,7 @@
 mod batch;
 mod cpu;
 mod embedding;
+mod kv;
 mod load;
 mod manifest;
 mod rope;

@@ -12,12 +12,14 @@ use kernels::{Activation, KvShape, MatrixShape, RopeStyle, SeqSpan, WeightType};
 
 use super::batch::Batch;
 use super::embedding::Embedding;
+use super::kv::KvShapes;
 use super::manifest;
 use super::rope::{Rotation, Rotations};
 use super::tensor_kv::TensorKv;
 use super::weights::{DecoderWeights, LayerWeights, MakeWeights, NormsInside};
 use super::{foreign_kv, tensor_error};
-use crate::forward::{Forward, KvStore, Logits, ModelIdentity, SeqStep};
+use crate::config::{KvPlace, LayerGroup};
+use crate::forward::{Forward, KvBlocks, KvStore, Logits, ModelIdentity, SeqStep, WindowShape};
 use crate::gguf::Gguf;
 use crate::limits::ATTENTION_SCORES_BYTES_MAX;
 use crate::{Config, Result};
@@ -28,7 +30,7 @@ type TensorResult<T> = candle_core::Result<T>;
 pub(crate) struct TensorDecoder {
     pub config: Config,
     pub identity: ModelIdentity,
-    pub kv_shape: KvShape,
+    pub kv: KvShapes,
     pub weights: DecoderWeights<QMatMul, Tensor>,
     /// On the host: a row of it is all that a token needs.
     pub embedding: Embedding,
@@ -46,24 +48,34 @@ impl Forward for TensorDecoder {
     }
 
     fn kv_shape(&self) -> KvShape {
-        self.kv_shape
+        self.kv.all
     }
 
-    fn new_kv(&self, blocks: usize) -> Result<KvStore> {
-        TensorKv::new(self.kv_shape, blocks, &self.device).map(KvStore::Tensor)
+    fn window(&self) -> Option<WindowShape> {
+        self.kv.window
+    }
+
+    fn new_kv(&self, blocks: usize, window_blocks: usize) -> Result<KvStore> {
+        self.kv.store(blocks, window_blocks, |shape, blocks| {
+            TensorKv::new(shape, blocks, &self.device).map(KvBlocks::Tensor)
+        })
     }
 
     fn forward(&mut self, steps: &[SeqStep<'_>], kv: &mut KvStore) -> Result<Logits> {
-        let tensors = match kv {
-            KvStore::Tensor(tensors) if tensors.shape() == self.kv_shape => tensors,
-            _ => return Err(foreign_kv()),
+        let batch = Batch::new(&self.config, self.kv.room(kv)?, steps)?;
+        let tensors = |blocks| match blocks {
+            &mut KvBlocks::Tensor(ref mut tensors) => Ok(tensors),
+            KvBlocks::Cpu(_) => Err(foreign_kv()),
         };
-        let batch = Batch::new(&self.config, tensors.blocks(), steps)?;
+        let mut stores = Stores {
+            all: tensors(&mut kv.all)?,
+            window: kv.window.as_mut().map(tensors).transpose()?,
+        };
         let device = self.device.clone();
         let angles = |rotation: &mut Rotation| Angles::new(rotation, &batch.positions, &device);
         let all = angles(&mut self.rotations.all)?;
         let window = self.rotations.window.as_mut().map(angles).transpose()?;
-        let data = self.pass(&batch, (all, window), tensors);
+        let data = self.pass(&batch, (all, window), &mut stores);
         let data = data.map_err(tensor_error)?;
         Ok(Logits {
             vocab: self.config.vocab,
@@ -78,7 +90,7 @@ impl TensorDecoder {
         &self,
         batch: &Batch<'_>,
         (angles, window_angles): (Angles, Option<Angles>),
-        kv: &mut TensorKv,
+        kv: &mut Stores<'_>,
     ) -> TensorResult<Vec<f32>> {
         let (config, rows) = (&self.config, batch.rows());
         let mut x = vec![0.0; rows * config.d_model];
@@ -92,12 +104,24 @@ impl TensorDecoder {
             angles,
             window_angles,
         };
-        let everything = Attended::new(&batch.spans, &self.device)?;
-        let wanted_spans: Vec<_> = batch.wanted.iter().map(|wanted| wanted.span).collect();
-        let wanted = Attended::new(&wanted_spans, &self.device)?;
+        let last_place = config.kv_place(self.weights.layers.len() - 1);
+        let wanted_spans = batch.wanted_spans(last_place.group);
+        let attended = |spans: &[SeqSpan<'_>], group: LayerGroup| {
+            let window = config
+                .window
+                .as_ref()
+                .filter(|_| group == LayerGroup::Window);
+            let window = window.map(|window| window.tokens.get());
+            Attended::new(spans, window, &self.device)
+        };
+        let of_all = attended(batch.spans(LayerGroup::All), LayerGroup::All)?;
+        let of_window = attended(batch.spans(LayerGroup::Window), LayerGroup::Window)?;
+        let wanted = attended(&wanted_spans, last_place.group)?;
         let last = self.weights.layers.len() - 1;
         for (layer, weights) in self.weights.layers.iter().enumerate() {
-            let mut q = step.project_and_append(weights, layer, batch, kv, &x)?;
+            let place = config.kv_place(layer);
+            let kv = kv.of(place.group)?;
+            let mut q = step.project_and_append(weights, place, batch, kv, &x)?;
             // As on the CPU: after the last keys and values only the rows with logits go on.
             let attended = if layer == last {
                 if batch.wanted.is_empty() {
@@ -108,9 +132,12 @@ impl TensorDecoder {
                 q = q.index_select(&rows, 1)?;
                 &wanted
             } else {
-                &everything
+                match place.group {
+                    LayerGroup::All => &of_all,
+                    LayerGroup::Window => &of_window,
+                }
             };
-            x = step.attend_and_feed(weights, layer, attended, kv, &x, &q)?;
+            x = step.attend_and_feed(weights, place.index, attended, kv, &x, &q)?;
         }
         let h = norm(&x, &self.weights.norm, config)?;
         self.weights.output.forward(&h)?.flatten_all()?.to_vec1()
@@ -119,7 +146,7 @@ impl TensorDecoder {
 
 /// The rows of the batch whose logits were asked for, [rows] u32.
 fn wanted_rows(batch: &Batch<'_>, device: &candle_core::Device) -> TensorResult<Tensor> {
-    let rows = batch.wanted.iter().flat_map(|w| w.row..w.row + w.span.rows);
+    let rows = batch.wanted.iter().flat_map(|w| w.row..w.row + w.rows());
     let rows: Vec<u32> = rows.map(|row| row as u32).collect();
     Tensor::new(rows, device)
 }
@@ -128,11 +155,30 @@ fn norm(x: &Tensor, weight: &Tensor, config: &Config) -> TensorResult<Tensor> {
     candle_nn::ops::rms_norm(x, weight, config.norm_eps)
 }
 
-/// Sequences that attention runs over, with what does not change from layer to layer.
-struct Attended {
-    sequences: Vec<AttendedSeq>,
+/// Where the keys and values of either group of layers are.
+struct Stores<'a> {
+    all: &'a mut TensorKv,
+    window: Option<&'a mut TensorKv>,
 }
 
+impl Stores<'_> {
+    fn of(&mut self, group: LayerGroup) -> TensorResult<&mut TensorKv> {
+        let missing = || candle_core::Error::msg("no keys and values of layers with a window");
+        match group {
+            LayerGroup::All => Ok(self.all),
+            LayerGroup::Window => self.window.as_deref_mut().ok_or_else(missing),
+        }
+    }
+}
+
+/// Sequences that attention runs over, with what does not change from layer to layer of a group.
+struct Attended {
+    sequences: Vec<AttendedSeq>,
+    /// Positions that a row sees, its own included; `None` for all.
+    window: Option<usize>,
+}
+
+/// Positions count from the beginning of the first block that any of the rows sees.
 struct AttendedSeq {
     start: usize,
     rows: usize,
@@ -141,18 +187,25 @@ struct AttendedSeq {
 }
 
 impl Attended {
-    fn new(spans: &[SeqSpan<'_>], device: &candle_core::Device) -> TensorResult<Self> {
+    fn new(
+        spans: &[SeqSpan<'_>],
+        window: Option<usize>,
+        device: &candle_core::Device,
+    ) -> TensorResult<Self> {
         let sequence = |span: &SeqSpan<'_>| {
-            let blocks = (span.start + span.rows).div_ceil(kernels::BLOCK_TOKENS);
-            let table = Tensor::new(&span.table[..blocks], device)?;
+            let seen = window.map_or(0, |window| (span.start + 1).saturating_sub(window));
+            let first = seen / kernels::BLOCK_TOKENS;
+            let end = (span.start + span.rows).div_ceil(kernels::BLOCK_TOKENS);
+            let table = Tensor::new(&span.table[first..end], device)?;
             Ok(AttendedSeq {
-                start: span.start,
+                start: span.start - first * kernels::BLOCK_TOKENS,
                 rows: span.rows,
                 table,
             })
         };
         Ok(Self {
             sequences: spans.iter().map(sequence).collect::<TensorResult<_>>()?,
+            window,
         })
     }
 }
@@ -194,7 +247,7 @@ impl LayerStep<'_> {
     fn project_and_append(
         &self,
         weights: &LayerWeights<QMatMul, Tensor>,
-        layer: usize,
+        place: KvPlace,
         batch: &Batch<'_>,
         kv: &mut TensorKv,
         x: &Tensor,
@@ -224,11 +277,13 @@ impl LayerStep<'_> {
             q = norm(&q, &inside.q, config)?;
             k = norm(&k, &inside.k, config)?;
         }
-        let window = config.window_of(layer).and(self.window_angles.as_ref());
-        let angles = window.unwrap_or(&self.angles);
+        let angles = match place.group {
+            LayerGroup::All => &self.angles,
+            LayerGroup::Window => self.window_angles.as_ref().unwrap_or(&self.angles),
+        };
         let (q, k) = (self.rotate(&q, angles)?, self.rotate(&k, angles)?);
         let v = heads_first(v, config.kv_heads)?;
-        kv.append(layer, &batch.spans, &k, &v)?;
+        kv.append(place.index, batch.spans(place.group), &k, &v)?;
         Ok(q)
     }
 
@@ -265,7 +320,8 @@ impl LayerStep<'_> {
         let mut row = 0;
         for sequence in &attended.sequences {
             let q = q.narrow(1, row, sequence.rows)?;
-            parts.push(self.attend(layer, sequence, kv, &q)?);
+            let [k, v] = kv.gather(layer, &sequence.table, sequence.start + sequence.rows)?;
+            parts.push(self.attend(sequence, attended.window, [k, v], &q)?);
             row += sequence.rows;
         }
         let inside = |h: Tensor, weight: fn(&NormsInside<Tensor>) -> &Tensor| match &weights.inside
@@ -285,17 +341,16 @@ impl LayerStep<'_> {
         x + inside(h, |norms| &norms.fed)?
     }
 
-    /// Causal attention of one sequence: `q` [Hq, n, D] -> [n, Hq * D]. Long prompts go in several
+    /// Causal attention of one sequence over its K and V [Hkv, L, D]: `q` [Hq, n, D] -> [n, Hq * D]. Long prompts go in several
     /// passes over their rows, so that the scores stay within a bound.
     fn attend(
         &self,
-        layer: usize,
         sequence: &AttendedSeq,
-        kv: &TensorKv,
+        window: Option<usize>,
+        [k, v]: [Tensor; 2],
         q: &Tensor,
     ) -> TensorResult<Tensor> {
         let positions = sequence.start + sequence.rows;
-        let [k, v] = kv.gather(layer, &sequence.table, positions)?;
         let (k, v) = (k.transpose(1, 2)?.contiguous()?, v.contiguous()?);
         let row_bytes = self.config.q_heads * positions * size_of::<f32>();
         let rows_at_once = (ATTENTION_SCORES_BYTES_MAX / row_bytes).max(1);
@@ -306,10 +361,7 @@ impl LayerStep<'_> {
             let seen = Seen {
                 first: sequence.start + first,
                 positions,
-                window: self
-                    .config
-                    .window_of(layer)
-                    .map(|window| window.tokens.get()),
+                window,
             };
             parts.push(self.attend_rows(&q, &seen, &k, &v)?);
         }

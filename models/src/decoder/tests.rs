@@ -52,6 +52,8 @@ struct Model {
     forward: Box<dyn Forward>,
     kv: KvStore,
     blocks: Vec<u32>,
+    /// Of the layers with a window: a table of its own.
+    window_blocks: Vec<u32>,
 }
 
 const KV_BLOCKS: usize = 40;
@@ -82,16 +84,18 @@ impl Model {
 
     fn on(spec: &TinySpec, device: Device, kv_type: KvType, force_tensor: bool) -> Self {
         let forward = loaded(spec, device, kv_type, force_tensor).unwrap();
-        let mut kv = forward.new_kv(KV_BLOCKS).unwrap();
+        let mut kv = forward.new_kv(KV_BLOCKS, KV_BLOCKS).unwrap();
         spoil(&mut kv);
         // 7 and 40 have no common factor, so every block comes once.
-        let blocks = (0..KV_BLOCKS as u32)
-            .map(|i| (i * 7 + 3) % KV_BLOCKS as u32)
-            .collect();
+        let table = |from: u32| {
+            let all = 0..KV_BLOCKS as u32;
+            all.map(|i| (i * 7 + from) % KV_BLOCKS as u32).collect()
+        };
         Self {
             forward,
             kv,
-            blocks,
+            blocks: table(3),
+            window_blocks: table(20),
         }
     }
 
@@ -106,6 +110,7 @@ impl Model {
                 tokens,
                 start,
                 table: &self.blocks,
+                window_table: &self.window_blocks,
                 logits: LogitRows::All,
             };
             let logits = self.forward.forward(&[step], &mut self.kv).unwrap();
@@ -127,9 +132,14 @@ impl Model {
 /// Fills the store with large numbers, as blocks have them that were used before: what reads beyond
 /// its own positions does not go unnoticed.
 fn spoil(kv: &mut KvStore) {
-    let junk = vec![0x7B; kv.shape().block_bytes()];
-    for block in 0..kv.blocks() as u32 {
-        kv.write_block(block, &junk).unwrap();
+    for kv in [Some(&mut kv.all), kv.window.as_mut()]
+        .into_iter()
+        .flatten()
+    {
+        let junk = vec![0x7B; kv.shape().block_bytes()];
+        for block in 0..kv.blocks() as u32 {
+            kv.write_block(block, &junk).unwrap();
+        }
     }
 }
 
@@ -231,10 +241,12 @@ fn batch_mates_do_not_change_a_bit() {
 fn check_batch(model: &mut Model, prompts: &[Vec<u32>], expected: &[Vec<f32>]) {
     let blocks_each = PROMPT_TOKENS.div_ceil(BLOCK_TOKENS);
     let tables: Vec<&[u32]> = model.blocks.chunks(blocks_each).collect();
+    let window_tables: Vec<&[u32]> = model.window_blocks.chunks(blocks_each).collect();
     let step = |i: usize, from: usize, to: usize, logits| SeqStep {
         tokens: &prompts[i][from..to],
         start: from,
         table: tables[i],
+        window_table: window_tables[i],
         logits,
     };
     let sequences = 0..prompts.len();
@@ -302,14 +314,19 @@ fn copied_and_stored_blocks_are_as_good_as_computed_ones() {
         // goes through its bytes into another store.
         let (shared, partial) = (model.blocks[0], model.blocks[1]);
         let fork = [model.blocks[10], model.blocks[11], model.blocks[12]];
-        let bytes = model.kv.read_block(shared, kernels::BLOCK_TOKENS).unwrap();
-        assert_eq!(bytes.len(), model.kv.shape().block_bytes());
-        model.kv.write_block(fork[0], &bytes).unwrap();
-        model.kv.copy_block(partial, fork[1], 8).unwrap();
+        let bytes = model
+            .kv
+            .all
+            .read_block(shared, kernels::BLOCK_TOKENS)
+            .unwrap();
+        assert_eq!(bytes.len(), model.kv.all.shape().block_bytes());
+        model.kv.all.write_block(fork[0], &bytes).unwrap();
+        model.kv.all.copy_block(partial, fork[1], 8).unwrap();
         let step = SeqStep {
             tokens: &prompt[40..],
             start: 40,
             table: &fork,
+            window_table: &[],
             logits: LogitRows::All,
         };
         let logits = model.forward.forward(&[step], &mut model.kv).unwrap();
@@ -389,6 +406,7 @@ fn the_tensor_executor_takes_batches() {
             tokens: &prompts[i][from..to],
             start: from,
             table: &tables[i],
+            window_table: &[],
             logits,
         };
         let first = [
@@ -423,6 +441,7 @@ fn kv_of_another_model_is_refused() {
         tokens: &[1],
         start: 0,
         table: &[0],
+        window_table: &[],
         logits: LogitRows::Last,
     };
     let error = model.forward.forward(&[step], &mut other.kv).unwrap_err();

@@ -210,7 +210,7 @@ impl Side for Here {
 
     fn kv_bytes(&self) -> Option<u64> {
         let stats = self.model().ok()?.engine.stats().ok()?;
-        Some((stats.blocks.total - stats.blocks.free) as u64 * stats.block_bytes)
+        Some(stats.bytes_used())
     }
 
     fn set_drafts(&mut self, on: bool) {
