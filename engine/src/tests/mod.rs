@@ -9,3 +9,4 @@ mod files;
 mod pressure;
 mod rig;
 mod simulation;
+mod windows;
