@@ -57,6 +57,8 @@ struct Setup {
     chunk_tokens: usize,
     kv: KvType,
     context: usize,
+    /// `None` for what the engine takes by itself.
+    kv_bytes: Option<u64>,
 }
 
 const SETUP: Setup = Setup {
@@ -64,6 +66,7 @@ const SETUP: Setup = Setup {
     chunk_tokens: 64,
     kv: KvType::F16,
     context: 512,
+    kv_bytes: None,
 };
 
 #[derive(Debug)]
@@ -98,7 +101,7 @@ impl Lab {
         let config = EngineConfig {
             context: ContextOptions {
                 context_tokens: Some(setup.context),
-                kv_bytes: None,
+                kv_bytes: setup.kv_bytes,
                 free_bytes: Some(4 << 30),
             },
             chunk_tokens: setup.chunk_tokens,
@@ -435,6 +438,8 @@ fn tiny_models_hit_and_miss_alike() {
         eprintln!("{}", case.name);
         let setup = Setup {
             kv: case.kv,
+            // Layers with a window get a share of it; everything here must be found again.
+            kv_bytes: case.window.map(|_| 64 << 20),
             ..SETUP
         };
         let lab = Lab::new(&tiny(folder.path(), case), setup);
