@@ -34,6 +34,7 @@ pub struct ResidentPiece {
     pub name: String,
     pub layer: Layer,
     pub tokens: usize,
+    /// In the layers that see every position.
     pub bytes: u64,
     /// Since a call went on from its end, or ended there.
     pub unused_seconds: f64,

@@ -20,7 +20,7 @@ pub(crate) const EXP_POLY: [f32; 6] = [
 
 /// GELU in its tanh form is `x / (1 + exp(-x (GELU_LINE + GELU_CUBE x^2)))`, since
 /// `(1 + tanh(u)) / 2 = 1 / (1 + exp(-2 u))`: 2 sqrt(2 / pi), and 0.044715 times that.
-pub(crate) const GELU_LINE: f32 = 1.595_769_1;
+pub(crate) const GELU_LINE: f32 = 1.595_769_2;
 pub(crate) const GELU_CUBE: f32 = 0.071_354_814;
 
 /// e to the `x`, within 2 ULP; 0 below -87, held at 88; NaN stays NaN.

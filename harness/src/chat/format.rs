@@ -61,7 +61,7 @@ impl ChatFormat {
         &self.template
     }
 
-    pub fn tokenizer(&self) -> &Tokenizer {
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         self.runs.tokenizer()
     }
 

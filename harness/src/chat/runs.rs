@@ -80,7 +80,7 @@ impl Runs {
         cut.map_or(length, |hit| from + hit.start())
     }
 
-    pub fn tokenizer(&self) -> &Tokenizer {
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
     }
 

@@ -1,12 +1,13 @@
 //! What the benchmarks send to the engine, and how they wait for it.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use engine::{
     Event, Finish, Generation, Layer, Piece, Plan, Prompt, Report, Request, Salt, SamplingParams,
 };
 
-use models::tokenizer::Tokenizer;
+use models::tokenizer::{Specials, Tokenizer};
 
 use crate::error::{Error, Result};
 
@@ -68,6 +69,7 @@ const WORDS_MIN: usize = 256;
 /// also when its text is encoded again.
 #[derive(Clone)]
 pub struct Words {
+    tokenizer: Arc<Tokenizer>,
     ids: Vec<u32>,
     spelled: HashMap<u32, String>,
     draws: Draws,
@@ -76,7 +78,7 @@ pub struct Words {
 }
 
 impl Words {
-    pub fn of(tokenizer: &Tokenizer) -> Result<Words> {
+    pub fn of(tokenizer: Arc<Tokenizer>) -> Result<Words> {
         let spelled = |id: u32| {
             let bytes = tokenizer.token_bytes(id);
             // A word with a space before it (byte-level or SentencePiece) never merges with the next.
@@ -94,6 +96,7 @@ impl Words {
             )));
         }
         Ok(Words {
+            tokenizer,
             ids,
             spelled,
             draws: Draws(0x0571_e55e),
@@ -120,6 +123,16 @@ impl Words {
                 return word;
             }
         }
+    }
+
+    /// The tokens of any text.
+    pub fn read(&self, text: &str) -> Vec<u32> {
+        self.tokenizer.encode(text, Specials::Plain)
+    }
+
+    /// The text of any tokens.
+    pub fn write(&self, ids: &[u32]) -> String {
+        self.tokenizer.decode(ids)
     }
 
     /// The text of words.

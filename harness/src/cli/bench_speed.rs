@@ -199,7 +199,7 @@ impl<'m> Bench<'m> {
         let salt = Salt::new("bench speed");
         let mut bench = Bench {
             engine: &model.engine,
-            words: Words::of(model.format.tokenizer())?,
+            words: Words::of(model.format.tokenizer().clone())?,
             base: Vec::new(),
             timeline: model.engine.timeline(salt.clone()),
             salt,

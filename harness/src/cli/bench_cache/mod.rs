@@ -194,7 +194,7 @@ impl Bench<'_> {
         let here = Here::start(Box::new(load), !matches!(room, Room::Tokens(_)))?;
         if first {
             let model = here.model()?;
-            self.words = Some(Words::of(model.format.tokenizer())?);
+            self.words = Some(Words::of(model.format.tokenizer().clone())?);
             self.model = model.name.clone();
         }
         Ok(here)

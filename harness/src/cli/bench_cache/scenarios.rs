@@ -8,7 +8,7 @@ use engine::Layer;
 use super::super::bench_call::Words;
 use super::row::Row;
 use super::side::{Script, Side, Told};
-use crate::error::Result;
+use crate::error::{Error, Result};
 
 /// Tokens that are appended, inserted or deleted.
 const APPEND_TOKENS: usize = 32;
@@ -28,11 +28,25 @@ const TURN_REPLY_TOKENS: usize = 8;
 const CALL_TOKENS: usize = 32;
 const NOTE_TOKENS: usize = 48;
 
-/// Tokens of the tools' results in the agent's run, for a prompt of 2,048 tokens to begin with: files and
-/// listings of some hundreds, edits and commands of some tens.
+/// What was asked, and what the tools said, when a failing test of this program was mended.
+const RECORDING: &str = include_str!("agent-30.json");
+
+#[derive(serde::Deserialize)]
+struct Recording {
+    goal: String,
+    steps: Vec<RecordedStep>,
+}
+
+#[derive(serde::Deserialize)]
+struct RecordedStep {
+    result: String,
+}
+
+/// Tokens that are taken of each recorded result, for a prompt of 2,048 tokens to begin with: all that SmolLM2
+/// makes of it, of whose vocabulary it takes the most.
 const RESULTS: [usize; 29] = [
-    412, 38, 95, 260, 12, 640, 57, 33, 180, 75, 24, 310, 48, 16, 220, 90, 41, 130, 28, 505, 19, 66,
-    150, 35, 84, 22, 270, 44, 61,
+    420, 231, 327, 157, 508, 304, 67, 324, 278, 189, 178, 72, 271, 226, 78, 138, 116, 96, 102, 281,
+    51, 57, 11, 95, 327, 14, 448, 44, 16,
 ];
 
 /// What an engine must have room for.
@@ -237,18 +251,25 @@ fn fork(
 }
 
 /// An agent's run: each prompt is the one before, what was said to it, and the result of a tool.
+/// The goal and the results were recorded; what the model says in between is its own.
 fn agent(side: &mut dyn Side, words: &mut Words, prompt: usize) -> Result<Vec<Row>> {
+    let recording: Recording = serde_json::from_str(RECORDING)
+        .map_err(|error| Error::bug(format!("the recorded run: {error}")))?;
+    let cut = |mut ids: Vec<u32>, most: usize| {
+        ids.truncate(most);
+        ids
+    };
     side.begin()?;
     side.set_drafts(true);
     let rules = words.text(prompt / 2 - BRIEF_TOKENS);
-    let goal = words.text(BRIEF_TOKENS);
+    let goal = cut(words.read(&recording.goal), BRIEF_TOKENS);
     let mut script = Script::default()
         .words(words, Layer::Instructions, &rules)
-        .words(words, Layer::Turn, &goal);
+        .text(words, Layer::Turn, &goal);
     let mut steps = vec![side.ask(&script, CALL_TOKENS)?];
-    for step in 0..RESULTS.len() {
-        let result = words.text(result(step, prompt));
-        script = script.said(&steps[step]).words(words, Layer::Turn, &result);
+    for (step, recorded) in recording.steps.iter().enumerate() {
+        let result = cut(words.read(&recorded.result), result(step, prompt));
+        script = script.said(&steps[step]).text(words, Layer::Turn, &result);
         steps.push(side.ask(&script, CALL_TOKENS)?);
     }
     side.set_drafts(false);
@@ -317,4 +338,22 @@ fn restart(side: &mut dyn Side, words: &mut Words, prompt: usize) -> Result<Vec<
 fn ask(side: &mut dyn Side, words: &Words, ids: &[u32], tokens: usize) -> Result<Told> {
     let script = Script::default().words(words, Layer::Turn, ids);
     side.ask(&script, tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_recorded_run_is_whole() {
+        let recording: Recording = serde_json::from_str(RECORDING).unwrap();
+        assert_eq!(recording.steps.len(), RESULTS.len());
+        let results = recording.steps.iter().map(|step| step.result.len());
+        // A token is not longer than a line, nor shorter than a character.
+        assert!(
+            results
+                .zip(RESULTS)
+                .all(|(bytes, tokens)| (1..60).contains(&(bytes / tokens)))
+        );
+    }
 }

@@ -29,6 +29,13 @@ impl Script {
         self
     }
 
+    /// Goes on with any text.
+    pub fn text(mut self, words: &Words, layer: Layer, ids: &[u32]) -> Script {
+        self.text.push_str(&words.write(ids));
+        self.pieces.push((layer, ids.to_vec()));
+        self
+    }
+
     /// Goes on with what the model said: the ids it sampled, or its text where the ids are not known.
     pub fn said(mut self, told: &Told) -> Script {
         self.text.push_str(&told.text);
