@@ -438,7 +438,7 @@ impl Cache {
         self.make_blocks_free(blocks)?;
         while let Some(windows) = self.pool.windows().filter(|w| w.free() < parts) {
             let (have, total) = (windows.free(), windows.total());
-            if !self.pool.give_up_window() {
+            if !self.give_up_part() {
                 return Err(Error::PoolFull {
                     need: parts,
                     have,
@@ -447,6 +447,24 @@ impl Cache {
             }
         }
         Ok(())
+    }
+
+    /// Gives up parts in the layers with a window: what was passed first, then the end of what is worth least,
+    /// then what was let go of first. False when all are held.
+    fn give_up_part(&mut self) -> bool {
+        let Some(windows) = self.pool.windows_mut() else {
+            return false;
+        };
+        if windows.give_up_one(Keep::Passed) {
+            return true;
+        }
+        let disk = self.disk.as_ref();
+        let on_disk = |parent: &BlockKey, ids: &[u32]| disk.is_some_and(|d| d.holds(parent, ids));
+        let idle = |block| windows.is_idle(block);
+        let end = self.tree.least_end(windows.most_held(), idle, on_disk);
+        let some = !end.is_empty();
+        end.into_iter().for_each(|block| windows.give_up(block));
+        some || windows.give_up_one(Keep::End)
     }
 
     fn make_blocks_free(&mut self, blocks: usize) -> Result<()> {

@@ -76,6 +76,16 @@ impl ContextModel {
             .saturating_add(parts)
     }
 
+    /// Bytes in which `tokens` tokens are found again at any depth: where there are layers with a window, those too
+    /// have room for all of them.
+    pub fn bytes_to_find(&self, tokens: usize) -> u64 {
+        let blocks = BlockCount::for_tokens(tokens).0 + 2;
+        match self.window {
+            None => self.bytes(blocks),
+            Some(_) => self.bytes(blocks * KV_BLOCKS_A_WINDOW_PART),
+        }
+    }
+
     /// The most blocks that fit into `bytes`.
     fn blocks_in(&self, bytes: u64) -> usize {
         let (mut fit, mut over) = (0, BLOCKS_MAX + 1);

@@ -164,6 +164,12 @@ impl Pool {
         self.windows.as_ref()
     }
 
+    /// Whether `block` has its part in the layers with a window.
+    pub fn has_part(&self, block: BlockId) -> bool {
+        let windows = self.windows.as_ref();
+        windows.is_some_and(|windows| windows.part(block).is_some())
+    }
+
     pub fn window_counts(&self) -> Option<WindowCounts> {
         let (windows, kv) = (self.windows.as_ref()?, self.kv.window.as_ref()?);
         Some(WindowCounts {
@@ -174,9 +180,8 @@ impl Pool {
         })
     }
 
-    /// Gives up a part in the layers with a window that nobody holds. False when there is none.
-    pub fn give_up_window(&mut self) -> bool {
-        self.windows.as_mut().is_some_and(Windows::give_up_one)
+    pub fn windows_mut(&mut self) -> Option<&mut Windows> {
+        self.windows.as_mut()
     }
 
     /// table [blocks] u32 of the parts in the layers with a window, from the first that `lease` holds on; entries

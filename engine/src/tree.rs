@@ -203,21 +203,9 @@ impl Tree {
         most: usize,
         on_disk: impl Fn(&BlockKey, &[u32]) -> bool,
     ) -> usize {
-        let candidates = self.leaves.candidates(|id| {
-            let last = self.node(id).blocks.last();
-            last.is_some_and(|b| !pool.is_leased(b.id))
-        });
-        let weighed = candidates.into_iter().map(|id| {
-            let node = self.node(id);
-            let last = node.blocks.len() - 1;
-            let start = last * BLOCK_TOKENS;
-            let on_disk = on_disk(&node.key_after(last), &node.ids[start..]);
-            let Place { class, rhythm } = node.place();
-            let worth = worth(class, rhythm, node.start + start, on_disk, self.tick);
-            (id, worth)
-        });
-        let victim = weighed.min_by(|(_, a), (_, b)| a.total_cmp(b));
-        let Some((victim, _)) = victim else { return 0 };
+        let Some(victim) = self.least(|block| !pool.is_leased(block), on_disk) else {
+            return 0;
+        };
         let node = self.node(victim);
         let class = node.place().class;
         let alike = |held: &&Held| held.class == class && !pool.is_leased(held.id);
@@ -230,6 +218,51 @@ impl Tree {
             .count();
         (0..blocks).for_each(|_| self.pop_block(pool, victim));
         blocks
+    }
+
+    /// Of the path to the leaf that is worth least, and whose last block `may_go`, the last `most` blocks that may
+    /// go, as far as nothing else goes on from them.
+    pub fn least_end(
+        &self,
+        most: usize,
+        may_go: impl Fn(BlockId) -> bool,
+        on_disk: impl Fn(&BlockKey, &[u32]) -> bool,
+    ) -> Vec<BlockId> {
+        let mut end = Vec::new();
+        let mut at = self.least(&may_go, on_disk);
+        while let Some(id) = at
+            && self.node(id).children.len() < 2
+        {
+            let blocks: Vec<BlockId> = self.node(id).block_ids().collect();
+            end.extend(blocks.into_iter().rev());
+            at = self.node(id).parent.filter(|_| end.len() < most);
+        }
+        end.truncate(most);
+        end.retain(|block| may_go(*block));
+        end
+    }
+
+    /// The leaf that is worth least, of those whose last block `may_go`.
+    fn least(
+        &self,
+        may_go: impl Fn(BlockId) -> bool,
+        on_disk: impl Fn(&BlockKey, &[u32]) -> bool,
+    ) -> Option<NodeId> {
+        let candidates = self.leaves.candidates(|id| {
+            let last = self.node(id).blocks.last();
+            last.is_some_and(|held| may_go(held.id))
+        });
+        let weighed = candidates.into_iter().map(|id| {
+            let node = self.node(id);
+            let last = node.blocks.len() - 1;
+            let start = last * BLOCK_TOKENS;
+            let on_disk = on_disk(&node.key_after(last), &node.ids[start..]);
+            let Place { class, rhythm } = node.place();
+            let worth = worth(class, rhythm, node.start + start, on_disk, self.tick);
+            (id, worth)
+        });
+        let least = weighed.min_by(|(_, a), (_, b)| a.total_cmp(b));
+        least.map(|(id, _)| id)
     }
 
     /// Forgets everything that nobody holds; with `held`, that too (its leases stay valid).

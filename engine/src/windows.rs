@@ -184,14 +184,28 @@ impl Windows {
         }
     }
 
-    /// Takes a part from the block that needs it least. False when all are held or free.
-    pub fn give_up_one(&mut self) -> bool {
-        let Some((_, _, block)) = self.idle.first().copied() else {
-            return false;
-        };
+    /// Whether `block` has a part that nobody holds.
+    pub fn is_idle(&self, block: BlockId) -> bool {
+        self.parts[block.0 as usize].is_some_and(|part| part.live == 0)
+    }
+
+    /// Takes its part, which nobody holds, from `block`.
+    pub fn give_up(&mut self, block: BlockId) {
+        debug_assert!(self.is_idle(block), "{block:?} has no part that may go");
         self.detach(block);
         self.given_up += 1;
-        true
+    }
+
+    /// Takes the part that was let go of first, of those that are kept for no more than `keep`. False when there is
+    /// none.
+    pub fn give_up_one(&mut self, keep: Keep) -> bool {
+        match self.idle.first().copied() {
+            Some((least, _, block)) if least <= keep => {
+                self.give_up(block);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// `held` says how many leases hold the part of each block, `is_free` which blocks are free. Returns what
@@ -258,10 +272,11 @@ mod tests {
         }
         assert!(windows.attach(blocks[3]) && !windows.attach(BlockId(9)));
         windows.hold(blocks[1]);
+        assert!(!windows.is_idle(blocks[1]) && windows.is_idle(blocks[2]));
         windows.unhold(blocks[1], Keep::Passed);
         let order = std::iter::from_fn(|| {
             let (_, _, first) = *windows.idle.first()?;
-            windows.give_up_one().then_some(first)
+            windows.give_up_one(Keep::End).then_some(first)
         });
         let order: Vec<_> = order.collect();
         assert_eq!(order, [blocks[2], blocks[1], blocks[0]]);

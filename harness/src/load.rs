@@ -49,7 +49,7 @@ pub enum KvDisk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvRoom {
     Bytes(u64),
-    /// As much as so many tokens take.
+    /// As much as it takes to find so many tokens again.
     Tokens(usize),
 }
 
@@ -186,7 +186,7 @@ pub fn start(
         context_tokens: options.context_tokens,
         kv_bytes: options.kv_room.map(|room| match room {
             KvRoom::Bytes(bytes) => bytes,
-            KvRoom::Tokens(tokens) => sizes.bytes(tokens.div_ceil(models::BLOCK_TOKENS) + 2),
+            KvRoom::Tokens(tokens) => sizes.bytes_to_find(tokens),
         }),
     };
     let engine = EngineConfig {

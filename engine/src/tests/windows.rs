@@ -227,3 +227,22 @@ fn a_spoilt_window_on_disk_costs_time_only() {
         warm.report.between
     );
 }
+
+/// Conversations that take turns: the layers that see all hold them all, those with a window the ends of five.
+#[test]
+fn ends_that_do_not_fit_do_not_thrash() {
+    const CONVERSATIONS: usize = 8;
+    // Each end takes three blocks or four, and one that is computed needs more beside them.
+    let mut rig = rig(LEAST + 18);
+    let texts: Vec<_> = (0..CONVERSATIONS as u64).map(|i| ids(i, 120)).collect();
+    let mut reused = Vec::new();
+    for _ in 0..8 {
+        let asked = texts.iter().map(|text| {
+            let report = rig.answer(&prompt(&[text]), 1).report;
+            usize::from(report.reused > 100)
+        });
+        reused.push(asked.sum::<usize>());
+    }
+    let later: usize = reused[3..].iter().sum();
+    assert!(later >= 10, "{reused:?} of {CONVERSATIONS} in a round");
+}

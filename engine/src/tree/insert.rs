@@ -66,6 +66,7 @@ impl Tree {
             let length = self.node(child).ids.len();
             if common == rest.len() {
                 at = child;
+                self.renew_end(pool, child, &new);
                 self.stamp(at, new.visit);
                 break;
             }
@@ -178,6 +179,24 @@ impl Tree {
         }
         table[1..].iter().for_each(|b| pool.cache(*b));
         self.stamp(child, new.visit);
+    }
+
+    /// `child` ends where what is new does. Where its last block is not full it is not adopted, so if it lacks the
+    /// part in layers with a window that the new one has, the new one takes its place.
+    fn renew_end(&mut self, pool: &mut Pool, child: NodeId, new: &New) {
+        let node = self.node(child);
+        let same_end = node.end() == new.ids.len() && !node.end().is_multiple_of(BLOCK_TOKENS);
+        let (Some(old), Some(last)) = (node.blocks.last(), new.table.last()) else {
+            return;
+        };
+        let (old, last) = (old.id, *last);
+        if !same_end || pool.has_part(old) || !pool.has_part(last) {
+            return;
+        }
+        let held = self.node_mut(child).blocks.last_mut();
+        held.expect("it was there").id = last;
+        pool.uncache(old);
+        pool.cache(last);
     }
 
     /// Cuts `child` after `tokens` (whole blocks). Returns the new upper node.
