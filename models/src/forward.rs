@@ -68,8 +68,22 @@ pub struct PassCost {
     /// Multiply-adds that a row takes besides when its logits are wanted: the end of the last layer
     /// and the output matrix.
     pub multiply_adds_of_logits: u64,
-    /// Bytes of keys and values that attention reads for each position before a row.
+    /// Bytes of keys and values that attention reads for each position before a row, in the layers that see
+    /// every position.
     pub kv_bytes_a_position: u64,
+    /// The same in the layers with a window, for each position in it; 0 where there are none.
+    pub window_kv_bytes_a_position: u64,
+    /// Positions of that window.
+    pub window_tokens: usize,
+}
+
+impl PassCost {
+    /// Bytes of keys and values that attention reads for a row behind `depth` positions.
+    pub fn kv_bytes(&self, depth: f64) -> f64 {
+        let in_window = depth.min(self.window_tokens as f64);
+        self.kv_bytes_a_position as f64 * depth
+            + self.window_kv_bytes_a_position as f64 * in_window
+    }
 }
 
 /// A model that can be run.

@@ -176,7 +176,7 @@ impl Marks {
             }
             Test::Decode => {
                 let sequences = work.sequences as f64;
-                let kv = cost.kv_bytes_a_position as f64 * (depth as f64 + tokens / 2.0);
+                let kv = cost.kv_bytes(depth as f64 + tokens / 2.0);
                 let bytes = cost.weight_bytes as f64 + sequences * kv;
                 bytes / limits.read_bytes_per_second * tokens_a_second / sequences
             }
@@ -397,7 +397,9 @@ mod tests {
                 weight_bytes: 90_000_000,
                 multiply_adds_a_row: 1_000_000_000,
                 multiply_adds_of_logits: 0,
-                kv_bytes_a_position: 1_000,
+                kv_bytes_a_position: 900,
+                window_kv_bytes_a_position: 1_000,
+                window_tokens: 1_000,
             }),
         };
         let work = |test, sequences| Work {

@@ -164,11 +164,15 @@ impl Forward for CpuDecoder {
         let ending = [&last.attention_output, &last.gate, &last.up, &last.down];
         let ending = ending.into_iter().chain([&self.weights.output]);
         let all = every.clone().chain(ending.clone());
+        let bytes_a_position = |kv: KvShape| (kv.block_bytes() / kernels::BLOCK_TOKENS) as u64;
+        let window = self.kv.window;
         Some(PassCost {
             weight_bytes: all.map(|w| w.resident_bytes() as u64).sum(),
             multiply_adds_a_row: every.map(work).sum(),
             multiply_adds_of_logits: ending.map(work).sum(),
-            kv_bytes_a_position: (self.kv.all.block_bytes() / kernels::BLOCK_TOKENS) as u64,
+            kv_bytes_a_position: bytes_a_position(self.kv.all),
+            window_kv_bytes_a_position: window.map_or(0, |w| bytes_a_position(w.kv)),
+            window_tokens: window.map_or(0, |w| w.tokens.get()),
         })
     }
 
