@@ -1,6 +1,7 @@
 //! Pool, tree and disk together: what is resident, what is kept, and blocks for what is not.
 //!
-//! Invariant: a block is taken from the tree only when none is free, and only if nobody holds it.
+//! Invariant: a block is taken from the tree only when none is free, and only if nobody holds it; the same goes
+//! for its part in layers with a window.
 
 use crate::clock::thread_cpu;
 use crate::disk::{Disk, Found, Save};
@@ -110,7 +111,7 @@ impl Cache {
 
     /// Everything that was given up so far: blocks in memory, their parts in layers with a window, and files.
     pub fn given_up(&self) -> u64 {
-        let parts = self.pool.windows().map_or(0, Windows::given_up);
+        let parts = self.pool.windows().map_or(0, Windows::losses);
         self.evicted + parts + self.disk.as_ref().map_or(0, Disk::given_up)
     }
 
@@ -298,12 +299,14 @@ impl Cache {
             false => None,
         };
         let kv = self.pool.kv_mut();
-        let all = kv.all.fill_block(*last, |bytes| disk.load(found, bytes));
-        let window = match (part, &mut kv.window) {
-            (Some(part), Some(kv)) => kv.fill_block(part, |bytes| disk.load_part(found, bytes)),
-            _ => Ok(()),
-        };
-        all.is_ok() && window.is_ok()
+        let mut loaded = kv.all.fill_block(*last, |bytes| disk.load(found, bytes));
+        if let (Ok(()), Some(part), Some(kv)) = (&loaded, part, &mut kv.window) {
+            loaded = kv.fill_block(part, |bytes| disk.load_part(found, bytes));
+        }
+        if loaded.is_ok() {
+            disk.loaded(found);
+        }
+        loaded.is_ok()
     }
 
     /// Bytes of a block in all layers.
@@ -365,11 +368,12 @@ impl Cache {
             return;
         };
         let before = thread_cpu();
-        let Some(range) = save.next_run(disk) else {
+        let (kv, windows) = (self.pool.kv(), self.pool.windows());
+        let has_part = |block: BlockId| windows.is_some_and(|w| w.part(block).is_some());
+        let Some(range) = save.next_run(disk, has_part) else {
             self.give_up_save();
             return;
         };
-        let (kv, windows) = (self.pool.kv(), self.pool.windows());
         let copy = |block: usize| {
             let (id, tokens) = (save.lease.block(block), save.tokens(block));
             let part = windows.and_then(|windows| windows.part(id));
@@ -452,19 +456,26 @@ impl Cache {
     /// Gives up parts in the layers with a window: what was passed first, then the end of what is worth least,
     /// then what was let go of first. False when all are held.
     fn give_up_part(&mut self) -> bool {
-        let Some(windows) = self.pool.windows_mut() else {
+        let Some(windows) = self.pool.windows() else {
             return false;
         };
-        if windows.give_up_one(Keep::Passed) {
+        let most = windows.most_held();
+        if self.pool.give_up_idle_part(Keep::Passed) {
             return true;
         }
         let disk = self.disk.as_ref();
-        let on_disk = |parent: &BlockKey, ids: &[u32]| disk.is_some_and(|d| d.holds(parent, ids));
-        let idle = |block| windows.is_idle(block);
-        let end = self.tree.least_end(windows.most_held(), idle, on_disk);
+        let on_disk =
+            |parent: &BlockKey, ids: &[u32]| disk.is_some_and(|d| d.holds_part(parent, ids));
+        let idle = |block| self.pool.windows().is_some_and(|w| w.is_idle(block));
+        let end = self.tree.least_end(most, idle, on_disk);
         let some = !end.is_empty();
-        end.into_iter().for_each(|block| windows.give_up(block));
-        some || windows.give_up_one(Keep::End)
+        end.into_iter().for_each(|b| self.pool.give_up_part(b));
+        some || self.pool.give_up_idle_part(Keep::End)
+    }
+
+    /// Whether no part in layers with a window could be given up.
+    pub fn parts_are_held(&self) -> bool {
+        self.pool.windows().is_some_and(Windows::all_held)
     }
 
     fn make_blocks_free(&mut self, blocks: usize) -> Result<()> {

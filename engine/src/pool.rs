@@ -180,8 +180,18 @@ impl Pool {
         })
     }
 
-    pub fn windows_mut(&mut self) -> Option<&mut Windows> {
-        self.windows.as_mut()
+    /// Gives up the part in the layers with a window that was let go of first, of those kept for no more than
+    /// `keep`. False when there is none.
+    pub fn give_up_idle_part(&mut self, keep: Keep) -> bool {
+        let windows = self.windows.as_mut();
+        windows.is_some_and(|windows| windows.give_up_one(keep))
+    }
+
+    /// Gives up the part of `block`, which nobody holds.
+    pub fn give_up_part(&mut self, block: BlockId) {
+        if let Some(windows) = &mut self.windows {
+            windows.give_up(block);
+        }
     }
 
     /// table [blocks] u32 of the parts in the layers with a window, from the first that `lease` holds on; entries
@@ -228,10 +238,15 @@ impl Pool {
                     return Err(full(0, windows.total()));
                 }
             }
-            _ => {
-                debug_assert!(self.windows.is_none() || lease.window_from >= lease.len());
+            Some(windows) => {
+                debug_assert!(
+                    lease.window_from >= lease.len(),
+                    "parts are held to the end"
+                );
+                windows.count_bare();
                 lease.window_from = lease.len() + 1;
             }
+            None => {}
         }
         self.free.pop();
         let slot = &mut self.slots[block.0 as usize];
@@ -284,11 +299,7 @@ impl Pool {
         let old = BlockId(std::mem::replace(&mut lease.table[index], block.0));
         self.hold(block);
         if let Some(windows) = &mut self.windows {
-            windows.hand_over(old, block);
-            if index >= lease.window_from && windows.part(old).is_some() {
-                windows.hold(block);
-                windows.unhold(old, Keep::Passed);
-            }
+            windows.hand_over(old, block, index >= lease.window_from);
         }
         self.unhold(old);
     }

@@ -9,8 +9,8 @@
 //! they hold, then timelines, then the youngest sequence of the lowest priority goes back to the
 //! queue. It keeps what it has sampled, and its KV stays in the cache while there is room; what has to
 //! be computed again gives the same bits (law 1), so its reader notices nothing but the wait. The
-//! oldest sequence of the highest priority is never sent back, so there is always progress: the pool
-//! holds one whole context, so alone it never lacks blocks.
+//! oldest sequence of the highest priority is never sent back for want of blocks, so there is always progress:
+//! the pool holds one whole context, so alone it never lacks them.
 
 use crate::cache::Ask;
 use crate::core::{Core, make_resident};
@@ -66,7 +66,12 @@ impl Core {
                 self.waiting.push_front(sequence);
                 return;
             }
-            if self.cache.give_up_save() || self.give_up_pins() {
+            // A copy for the disk holds no part in layers with a window.
+            let gave_up = match self.cache.parts_are_held() {
+                true => self.give_up_pins() || self.cache.give_up_save(),
+                false => self.cache.give_up_save() || self.give_up_pins(),
+            };
+            if gave_up {
                 self.waiting.push_front(sequence);
                 continue;
             }
@@ -144,7 +149,7 @@ impl Core {
     }
 
     fn account_admission(&mut self, sequence: &mut Sequence, prefix: &Prefix) {
-        let first = sequence.tally.covered() == 0;
+        let first = !sequence.tally.was_admitted();
         let evicted = self.cache.given_up();
         let keyed = &sequence.keyed;
         if !sequence.tally.admitted(keyed, prefix, &self.seen, evicted) {
@@ -278,6 +283,7 @@ impl Core {
 
     /// Grows the lease of `id` to `tokens` positions. False when `id` itself had to give way.
     pub(crate) fn make_room(&mut self, id: u64, tokens: usize) -> bool {
+        let mut slid = false;
         loop {
             let sequence = self.active.iter_mut().find(|s| s.id == id);
             let Some(sequence) = sequence else {
@@ -288,6 +294,15 @@ impl Core {
                 .slide(lease, sequence.filled, &sequence.keyed.marks);
             if self.cache.grow(lease, tokens, window_from).is_ok() {
                 return true;
+            }
+            if !std::mem::replace(&mut slid, true) && self.cache.parts_are_held() {
+                // Others may hold parts from before their last step.
+                for sequence in &mut self.active {
+                    let marks = &sequence.keyed.marks;
+                    let lease = &mut sequence.lease;
+                    self.cache.slide(lease, sequence.filled, marks);
+                }
+                continue;
             }
             if self.give_up_pins() {
                 continue;

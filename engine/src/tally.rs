@@ -150,9 +150,9 @@ impl Tally {
         self.drafts_taken += taken;
     }
 
-    /// Positions of the prompt that are accounted for.
-    pub fn covered(&self) -> usize {
-        self.sources.tokens()
+    /// Whether it has had blocks before.
+    pub fn was_admitted(&self) -> bool {
+        self.admitted
     }
 
     pub fn reused(&self) -> usize {

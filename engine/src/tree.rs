@@ -8,8 +8,8 @@
 //!
 //! Invariants: only leaves end in a partial block; no child's first block is a prefix of its
 //! sibling's; a block that a lease holds is never evicted, and leases always hold whole paths from
-//! the root, so everything that is cached and not leased can be evicted, leaves first: which leaf,
-//! `worth` says.
+//! the root (but for a last block that a longer one, or one with its window, has replaced since), so everything
+//! that is cached and not leased can be evicted, leaves first: which leaf, `worth` says.
 //! After SGLang's RadixAttention; the block-aligned nodes are ours.
 
 mod audit;

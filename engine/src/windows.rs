@@ -6,7 +6,7 @@
 //! depth before which a whole window is still there.
 //!
 //! Invariants: parts that are free and parts that blocks have are all there are; a part that somebody holds is
-//! not given up; a free block has none.
+//! not given up, but to the tree's own block for the same positions; a free block has none.
 
 use crate::pool::BlockId;
 use kernels::BLOCK_TOKENS;
@@ -47,6 +47,8 @@ pub struct Windows {
     /// How often one was let go of so far.
     ticks: u64,
     given_up: u64,
+    /// Blocks that came without a part.
+    bare: u64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -75,6 +77,7 @@ impl Windows {
             idle: BTreeSet::new(),
             ticks: 0,
             given_up: 0,
+            bare: 0,
         }
     }
 
@@ -92,6 +95,17 @@ impl Windows {
 
     pub fn given_up(&self) -> u64 {
         self.given_up
+    }
+
+    /// What may have left a prefix without its window so far: parts given up, and blocks that came without one,
+    /// which may take the place of others.
+    pub fn losses(&self) -> u64 {
+        self.given_up + self.bare
+    }
+
+    /// A block was taken without a part.
+    pub fn count_bare(&mut self) {
+        self.bare += 1;
     }
 
     /// The first block whose part the row at `position` sees.
@@ -139,10 +153,11 @@ impl Windows {
         true
     }
 
-    /// A further hold on the part of `block`.
+    /// A further hold on the part of `block`, unless it was handed over.
     pub fn hold(&mut self, block: BlockId) {
-        let part = self.parts[block.0 as usize].as_mut();
-        let part = part.expect("a part that is held is there");
+        let Some(part) = &mut self.parts[block.0 as usize] else {
+            return;
+        };
         if part.live == 0 {
             self.idle.remove(&part.place(block));
         }
@@ -151,8 +166,9 @@ impl Windows {
 
     pub fn unhold(&mut self, block: BlockId, keep: Keep) {
         self.ticks += 1;
-        let part = self.parts[block.0 as usize].as_mut();
-        let part = part.expect("a part that is held is there");
+        let Some(part) = &mut self.parts[block.0 as usize] else {
+            return;
+        };
         part.live -= 1;
         part.keep = keep;
         part.tick = self.ticks;
@@ -170,18 +186,31 @@ impl Windows {
         }
     }
 
-    /// `to` holds the same positions as `from`, and has the part that `from` had if it had none.
-    pub fn hand_over(&mut self, from: BlockId, to: BlockId) {
+    /// `to` is the tree's block for the positions that `from` holds, and takes its place in a lease, which holds
+    /// the part if `held`. Where `to` has none it gets that of `from`, whoever else holds it there: they find it
+    /// again where the tree has it.
+    pub fn hand_over(&mut self, from: BlockId, to: BlockId, held: bool) {
         if self.parts[to.0 as usize].is_some() {
+            if held {
+                self.hold(to);
+                self.unhold(from, Keep::Passed);
+            }
             return;
         }
-        if let Some(part) = self.parts[from.0 as usize].take() {
-            if part.live == 0 {
-                self.idle.remove(&part.place(from));
-                self.idle.insert(part.place(to));
-            }
-            self.parts[to.0 as usize] = Some(part);
+        let Some(mut part) = self.parts[from.0 as usize].take() else {
+            return;
+        };
+        self.idle.remove(&part.place(from));
+        part.live = u32::from(held);
+        if !held {
+            self.idle.insert(part.place(to));
         }
+        self.parts[to.0 as usize] = Some(part);
+    }
+
+    /// Whether every part that a block has is held.
+    pub fn all_held(&self) -> bool {
+        self.idle.is_empty()
     }
 
     /// Whether `block` has a part that nobody holds.
@@ -214,12 +243,8 @@ impl Windows {
         let mut ids: Vec<u32> = self.free.clone();
         let mut idle = 0;
         for (block, (part, held)) in self.parts.iter().zip(held).enumerate() {
-            let Some(part) = part else {
-                match held {
-                    0 => continue,
-                    _ => return Err(format!("block {block} has no part, {held} hold it")),
-                }
-            };
+            // Those that hold one which was handed over hold nothing.
+            let Some(part) = part else { continue };
             ids.push(part.id);
             let listed = self.idle.contains(&part.place(BlockId(block as u32)));
             if part.live != *held || listed != (*held == 0) || is_free(block) {

@@ -1,6 +1,7 @@
 //! What a block is worth while memory is short: (cost to compute it again × chance that it is asked for) / bytes.
 //!
-//! All blocks of a model have the same bytes. The cost is told by the block's depth, and by whether it is on
+//! All blocks of a model have the same bytes (their parts in layers with a window are weighed by the leaf they
+//! are the end of). The cost is told by the block's depth, and by whether it is on
 //! disk as well. The chance is told by the layer of its piece, and by the rhythm in which its prompt has come so
 //! far: what comes back every so often is expected when it is due, what is overdue the less the longer it is.
 //! Against prompts that take turns, and together do not fit, that keeps some of them whole where the order of

@@ -115,13 +115,13 @@ impl Config {
         let mut keys = Keys::new(model.metadata(), family.name());
         let sizes = Sizes::read(&keys)?;
         let rope = Rope::read(&keys, model, family.rope_style(), sizes.head_dim)?;
-        let window = match family {
-            Family::Llama | Family::Qwen2 => None,
-            Family::Gemma3 => Window::read(&keys, &rope, sizes.layers)?,
-        };
         let context_train = match family {
             Family::Llama | Family::Qwen2 => context_within_window(&mut keys)?,
             Family::Gemma3 => context(&keys)?,
+        };
+        let window = match family {
+            Family::Llama | Family::Qwen2 => None,
+            Family::Gemma3 => Window::read(&keys, &rope, sizes.layers, context_train)?,
         };
         keys.check_rest(sizes.head_dim)?;
         let norm_eps = keys.positive_f32("attention.layer_norm_rms_epsilon")?;
@@ -170,11 +170,6 @@ impl Config {
             Family::Llama | Family::Qwen2 => None,
             Family::Gemma3 => Some((self.d_model as f32).sqrt()),
         }
-    }
-
-    /// The window of a layer that has one.
-    pub fn window_of(&self, layer: usize) -> Option<&Window> {
-        self.window.as_ref().filter(|window| window.limits(layer))
     }
 
     /// Where the keys and values of a layer are.

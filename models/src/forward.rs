@@ -81,8 +81,7 @@ impl PassCost {
     /// Bytes of keys and values that attention reads for a row behind `depth` positions.
     pub fn kv_bytes(&self, depth: f64) -> f64 {
         let in_window = depth.min(self.window_tokens as f64);
-        self.kv_bytes_a_position as f64 * depth
-            + self.window_kv_bytes_a_position as f64 * in_window
+        self.kv_bytes_a_position as f64 * depth + self.window_kv_bytes_a_position as f64 * in_window
     }
 }
 

@@ -95,7 +95,8 @@ impl Index {
             for other in self.after.get(&parent).into_iter().flatten() {
                 let old = &self.files[&other.file];
                 let shorter = old.is_tail() && old.header.ids.len() < ids.len();
-                if shorter && ids.starts_with(&old.header.ids) {
+                let as_good = stored.header.has_part(block) || !old.header.has_part(0);
+                if shorter && as_good && ids.starts_with(&old.header.ids) {
                     useless.push(other.file.clone());
                 }
             }

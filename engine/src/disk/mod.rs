@@ -236,9 +236,12 @@ impl Disk {
     pub fn load(&mut self, found: &Found, to: &mut [u8]) -> Result<(), Unfit> {
         self.load_one(found, to, |header, block| {
             (header.block_offset(block), header.sums[block])
-        })?;
+        })
+    }
+
+    /// A block was loaded, with all that was needed of it.
+    pub fn loaded(&mut self, found: &Found) {
         self.stats.tokens_loaded += found.tokens as u64;
-        Ok(())
     }
 
     /// The same with the part of a block in layers with a window, which was found to be there.
@@ -329,13 +332,14 @@ impl Disk {
     }
 
     /// Whether the block that follows `parent` with these ids, and is called `key`, is on disk or on its
-    /// way there. Its file is as good as used.
-    pub fn has(&mut self, parent: &BlockKey, ids: &[u32], key: &BlockKey) -> bool {
+    /// way there, with its part in layers with a window if `part`. Its file is as good as used.
+    pub fn has(&mut self, parent: &BlockKey, ids: &[u32], key: &BlockKey, part: bool) -> bool {
         if self.flight.keys.contains(key) {
             return true;
         }
         let found = self.index.after(parent, ids);
-        let Some(found) = found.filter(|f| f.tokens == ids.len()) else {
+        let as_good = |f: &Found| f.tokens == ids.len() && (f.window || !part);
+        let Some(found) = found.filter(as_good) else {
             return false;
         };
         if let Some(stored) = self.index.get_mut(&found.slot.file) {
@@ -348,6 +352,12 @@ impl Disk {
     pub fn holds(&self, parent: &BlockKey, ids: &[u32]) -> bool {
         let found = self.index.after(parent, ids);
         found.is_some_and(|f| f.tokens == ids.len())
+    }
+
+    /// The same of its part in layers with a window.
+    pub fn holds_part(&self, parent: &BlockKey, ids: &[u32]) -> bool {
+        let found = self.index.after(parent, ids);
+        found.is_some_and(|f| f.tokens == ids.len() && f.window)
     }
 
     /// Gives a run to the writer, if the budgets allow it. `now` is the engine's clock.

@@ -8,7 +8,7 @@ use super::{Disk, NewRun};
 use crate::keys::BlockKey;
 use crate::limits::{DISK_RUN_BLOCKS_MAX, DISK_RUN_BYTES_MAX};
 use crate::piece::Layer;
-use crate::pool::Lease;
+use crate::pool::{BlockId, Lease};
 use kernels::BLOCK_TOKENS;
 use std::ops::Range;
 use std::sync::Arc;
@@ -51,10 +51,16 @@ impl Save {
         }
     }
 
-    /// The next blocks that belong into one file; `None` when all are on disk.
-    pub fn next_run(&mut self, disk: &mut Disk) -> Option<Range<usize>> {
+    /// The next blocks that belong into one file; `None` when all are on disk. All of them have their part in layers
+    /// with a window in memory, or none has: `has_part` tells.
+    pub fn next_run(
+        &mut self,
+        disk: &mut Disk,
+        has_part: impl Fn(BlockId) -> bool,
+    ) -> Option<Range<usize>> {
         let blocks = self.keys.len();
-        while self.next < blocks && self.is_stored(disk, self.next) {
+        let has_part = |save: &Save, block: usize| has_part(save.lease.block(block));
+        while self.next < blocks && self.is_stored(disk, self.next, has_part(self, self.next)) {
             self.next += 1;
         }
         let start = self.next;
@@ -63,12 +69,14 @@ impl Save {
         }
         let most = (DISK_RUN_BYTES_MAX / disk.block_bytes_max().max(1)) as usize;
         let most = most.clamp(1, DISK_RUN_BLOCKS_MAX);
+        let part = has_part(self, start);
         let mut end = start + 1;
         // A tail has a file of its own, which goes when a longer block comes.
         while end < blocks
             && end - start < most
             && self.tokens(end) == BLOCK_TOKENS
-            && !self.is_stored(disk, end)
+            && has_part(self, end) == part
+            && !self.is_stored(disk, end, part)
         {
             end += 1;
         }
@@ -96,11 +104,12 @@ impl Save {
         }
     }
 
-    fn is_stored(&self, disk: &mut Disk, block: usize) -> bool {
+    fn is_stored(&self, disk: &mut Disk, block: usize, part: bool) -> bool {
         disk.has(
             &self.parent(block),
             self.block_ids(block),
             &self.keys[block],
+            part,
         )
     }
 

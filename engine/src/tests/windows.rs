@@ -1,7 +1,7 @@
 //! Layers with a window: what is passed gives way, and a prompt is gone on from wherever a window is left.
 
 use super::files::MemoryFiles;
-use super::rig::{Rig, Window, ids, layered_piece, prompt};
+use super::rig::{Ask, Rig, Window, ids, layered_piece, prompt};
 use crate::core::Limits;
 use crate::piece::Layer;
 use crate::prompt::Prompt;
@@ -90,7 +90,7 @@ fn the_least_that_one_sequence_needs_is_enough_for_many() {
     let texts: Vec<_> = (0..6).map(|i| ids(i, 150 + 20 * i as usize)).collect();
     let asked = texts.iter().map(|text| {
         let prompt = prompt(&[text]);
-        rig.submit(&prompt, super::rig::Ask::greedy(20))
+        rig.submit(&prompt, Ask::greedy(20))
     });
     let handles: Vec<_> = asked.collect();
     rig.run();
@@ -245,4 +245,59 @@ fn ends_that_do_not_fit_do_not_thrash() {
     }
     let later: usize = reused[3..].iter().sum();
     assert!(later >= 10, "{reused:?} of {CONVERSATIONS} in a round");
+}
+
+/// A block that a plan counts on is replaced in the tree by one from disk that lacks its part, and takes that
+/// one's place again when its own sequence has filled it.
+#[test]
+fn a_part_changes_blocks_under_a_plan_that_holds_it() {
+    let files = Arc::default();
+    let start = ids(1, 42);
+    let mut rig = restarted(&files, 128);
+    let reply = rig.reference.reply(&start, 60);
+    let whole = [&start[..], &reply, &ids(2, 300)].concat();
+    let cold = rig.answer(&prompt(&[&whole]), 4);
+    rig.core.shut_down(&crate::Error::Stopped);
+    drop(rig);
+
+    let mut rig = restarted(&files, 128);
+    let first = rig.submit(&prompt(&[&start]), Ask::greedy(60));
+    (0..4).for_each(|_| _ = rig.core.step());
+    let plan = rig.core.plan(prompt(&[&start]), &Default::default());
+    let second = rig.submit(&prompt(&[&whole]), Ask::greedy(4));
+    while !rig.core.is_idle() {
+        rig.core.step();
+        rig.core.audit().expect("the parts add up");
+    }
+    assert_eq!(rig.check(first).ids, reply);
+    assert_eq!(rig.check(second).ids, cold.ids);
+    let again = rig.answer(&prompt(&[&start]), 4);
+    assert_eq!(again.report.computed, plan.computed);
+    rig.clock.advance_ms(1 << 20);
+    rig.core.expire();
+    rig.core.audit().expect("the parts add up");
+}
+
+/// What was written without its window is written again once the window is there.
+#[test]
+fn the_disk_learns_what_it_lacked() {
+    let files = Arc::default();
+    let a = ids(1, 900);
+    let computed_of_an_edit = |rig: &mut Rig, seed: u32| {
+        let mut edited = a.clone();
+        edited[300] = 1 + (edited[300] + seed) % 20;
+        rig.answer(&prompt(&[&edited]), 1).report.computed
+    };
+    let mut small = restarted(&files, LEAST);
+    small.answer(&prompt(&[&a]), 1);
+    small.core.shut_down(&crate::Error::Stopped);
+    drop(small);
+    // With room for it all, but nothing to go on from so far back: computed, and written this time.
+    let mut large = restarted(&files, 128);
+    assert!(computed_of_an_edit(&mut large, 5) > 600);
+    large.write_all();
+    large.core.shut_down(&crate::Error::Stopped);
+    drop(large);
+    let mut again = restarted(&files, 128);
+    assert_eq!(computed_of_an_edit(&mut again, 11), 600);
 }

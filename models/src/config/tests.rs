@@ -72,7 +72,9 @@ fn gemma3_has_windows_between_layers_that_see_all() {
         (Some(8.0), 0.25)
     );
     assert_eq!(config.layer_tensors(0).len(), 13);
-    let all: Vec<_> = (0..12).filter(|&l| config.window_of(l).is_none()).collect();
+    let all: Vec<_> = (0..12)
+        .filter(|&l| config.kv_place(l).group == LayerGroup::All)
+        .collect();
     assert_eq!(all, [5, 11]);
     let places: Vec<_> = (0..12).map(|l| config.kv_place(l)).collect();
     let index = |group| {
@@ -81,7 +83,7 @@ fn gemma3_has_windows_between_layers_that_see_all() {
     };
     assert_eq!(index(LayerGroup::All), [0, 1]);
     assert_eq!(index(LayerGroup::Window), (0..10).collect::<Vec<_>>());
-    let window = config.window_of(0).unwrap();
+    let window = config.window.clone().unwrap();
     assert_eq!((window.tokens.get(), window.rope.base), (512, 10_000.0));
 
     // What most files leave out is the same; what is stretched is not the window.

@@ -34,9 +34,15 @@ impl Window {
 
     /// gemma3: the layers of the window turn by a base of their own, and are not stretched where the others
     /// are for a longer context. No window, or one of 0, means that every layer sees all.
-    pub(super) fn read(keys: &Keys<'_>, rope: &Rope, layers: usize) -> Result<Option<Window>> {
+    pub(super) fn read(
+        keys: &Keys<'_>,
+        rope: &Rope,
+        layers: usize,
+        context: usize,
+    ) -> Result<Option<Window>> {
         const PERIOD_KEY: &str = "attention.sliding_window_pattern";
         let tokens = keys.optional::<usize>("attention.sliding_window")?;
+        let tokens = tokens.map(|tokens| tokens.min(context));
         let period = keys.positive_or(PERIOD_KEY, PERIOD)?;
         let base = keys.optional_positive_f32("rope.freq_base_swa")?;
         let window = tokens.and_then(NonZeroUsize::new).map(|tokens| Window {
@@ -54,7 +60,7 @@ impl Window {
         match &window {
             Some(window) if window.seeing_all(layers) == 0 => {
                 let why = format!(
-                    "{layers} layers, of which every {}th sees all positions: need one that does",
+                    "{layers} layers, of which one in {} sees all positions: need one that does",
                     window.period
                 );
                 Err(keys.fault("block_count", &why))
