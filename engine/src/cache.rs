@@ -405,6 +405,9 @@ impl Cache {
             }
         }
         while self.give_up_save() {}
+        if let Some(disk) = &mut self.disk {
+            disk.note_uses();
+        }
     }
 
     /// Gives up the oldest copy that is still to be made. False when there is none.

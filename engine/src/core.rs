@@ -111,7 +111,8 @@ impl Core {
     }
 
     /// Keeps blocks on disk from now on.
-    pub fn use_disk(&mut self, disk: Disk) {
+    pub fn use_disk(&mut self, mut disk: Disk) {
+        disk.limit_flight(self.context.bytes);
         self.cache.use_disk(disk);
     }
 

@@ -152,6 +152,9 @@ pub const DISK_ABOUT_BYTES_MAX: usize = 64 << 10;
 /// Bytes that wait for the disk at once. Beyond this nothing more is copied until some are written.
 pub const DISK_FLIGHT_BYTES_MAX: u64 = 128 << 20;
 
+/// Nor more than this share of the memory for keys and values, one in so many: a small budget stays one.
+pub const DISK_FLIGHT_SHARE: u64 = 8;
+
 /// Ends of calls that wait for their copy; the oldest gives way. Each holds the blocks of its prompt.
 pub const DISK_SAVES_MAX: usize = 32;
 

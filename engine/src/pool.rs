@@ -233,11 +233,10 @@ impl Pool {
         let have = self.free.len();
         let block = *self.free.last().ok_or(full(have, total))?;
         match &mut self.windows {
-            Some(windows) if window => {
-                if !windows.attach(block) {
-                    return Err(full(0, windows.total()));
-                }
-            }
+            Some(windows) if window => windows
+                .attach(block)
+                .then_some(())
+                .ok_or_else(|| full(0, windows.total()))?,
             Some(windows) => {
                 debug_assert!(
                     lease.window_from >= lease.len(),

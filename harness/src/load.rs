@@ -51,6 +51,8 @@ pub enum KvRoom {
     Bytes(u64),
     /// As much as it takes to find so many tokens again.
     Tokens(usize),
+    /// As much as so many tokens take while they are computed with.
+    TokensAtMost(usize),
 }
 
 impl ModelOptions {
@@ -187,6 +189,7 @@ pub fn start(
         kv_bytes: options.kv_room.map(|room| match room {
             KvRoom::Bytes(bytes) => bytes,
             KvRoom::Tokens(tokens) => sizes.bytes_to_find(tokens),
+            KvRoom::TokensAtMost(tokens) => sizes.bytes(tokens.div_ceil(models::BLOCK_TOKENS) + 2),
         }),
     };
     let engine = EngineConfig {

@@ -126,16 +126,19 @@ impl Folder {
         }
     }
 
-    fn write_beside(&self, beside: &Path, to: &Path, parts: &[Vec<u8>]) -> io::Result<()> {
-        let mut options = OpenOptions::new();
-        let mut file = options
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(beside)?;
-        parts.iter().try_for_each(|part| file.write_all(part))?;
-        file.sync_data()?;
-        fs::rename(beside, to)
+    /// A file that is nobody else's: in containers processes share their numbers, and one that was killed leaves
+    /// its file behind.
+    fn beside(&self, folder: &Path) -> io::Result<(PathBuf, File)> {
+        loop {
+            let number = self.written.fetch_add(1, Ordering::Relaxed);
+            let path = folder.join(format!("{}-{number}{UNFINISHED}", std::process::id()));
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create_new(true).mode(0o600);
+            match options.open(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                opened => return Ok((path, opened?)),
+            }
+        }
     }
 }
 
@@ -163,13 +166,16 @@ impl Files for Folder {
                 "the model's folder is a link",
             ));
         }
-        let number = self.written.fetch_add(1, Ordering::Relaxed);
-        let beside = folder.join(format!("{}-{number}{UNFINISHED}", std::process::id()));
-        let written = self.write_beside(&beside, &path, parts);
-        if written.is_err() {
+        let (beside, mut file) = self.beside(folder)?;
+        let mut write = || {
+            parts.iter().try_for_each(|part| file.write_all(part))?;
+            file.sync_data()?;
+            fs::rename(&beside, &path)
+        };
+        if let Err(error) = write() {
             let _ = fs::remove_file(&beside);
+            return Err(error);
         }
-        written?;
         File::open(folder)?.sync_all()
     }
 

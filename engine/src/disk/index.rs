@@ -74,6 +74,17 @@ impl Index {
         self.files.get_mut(name)
     }
 
+    /// The files that were used since that was last told to them, with their hits; it is told now.
+    pub fn note_all(&mut self) -> Vec<(Name, u64)> {
+        let unknown = self.files.iter_mut().filter(|(_, s)| s.noted < s.used);
+        unknown
+            .map(|(name, stored)| {
+                stored.noted = stored.used;
+                (name.clone(), stored.header.hits)
+            })
+            .collect()
+    }
+
     pub fn names(&self) -> impl Iterator<Item = &Name> {
         self.files.keys()
     }

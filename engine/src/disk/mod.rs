@@ -23,8 +23,8 @@ pub use survey::{KeptFile, bytes_in, remove, survey};
 
 use crate::keys::BlockKey;
 use crate::limits::{
-    DISK_FLIGHT_BYTES_MAX, DISK_LOOK_AGAIN_MS, DISK_NOTE_SECONDS, DISK_WRITE_BURST_BYTES,
-    DISK_WRITE_BYTES_A_SECOND,
+    DISK_FLIGHT_BYTES_MAX, DISK_FLIGHT_SHARE, DISK_LOOK_AGAIN_MS, DISK_NOTE_SECONDS,
+    DISK_RUN_BYTES_MAX, DISK_WRITE_BURST_BYTES, DISK_WRITE_BYTES_A_SECOND,
 };
 use format::{BlockBytes, FIXED_BYTES, Header};
 use index::Index;
@@ -98,6 +98,8 @@ pub struct Disk {
     format: BlockFormat,
     model: String,
     flight: Flight,
+    /// Bytes that may be on their way to the disk.
+    flight_max: u64,
     allowance: Allowance,
     looked: Duration,
     /// Files that the index has lost.
@@ -161,6 +163,7 @@ impl Disk {
             format,
             model: options.model.clone(),
             flight: Flight::default(),
+            flight_max: DISK_FLIGHT_BYTES_MAX,
             allowance: Allowance::default(),
             looked: Duration::ZERO,
             gone: 0,
@@ -323,7 +326,28 @@ impl Disk {
 
     /// Whether a copy for the disk is worth making now.
     pub fn takes_more(&self) -> bool {
-        self.stats.read_only.is_none() && self.flight.bytes < DISK_FLIGHT_BYTES_MAX
+        self.stats.read_only.is_none() && self.flight.bytes < self.flight_max
+    }
+
+    /// Copies on their way to the disk take no more than a share of the memory that `kv_bytes` of keys and
+    /// values take.
+    pub fn limit_flight(&mut self, kv_bytes: u64) {
+        self.flight_max = (kv_bytes / DISK_FLIGHT_SHARE).clamp(1, DISK_FLIGHT_BYTES_MAX);
+    }
+
+    /// Bytes of blocks in one file, at most.
+    pub fn run_bytes_max(&self) -> u64 {
+        DISK_RUN_BYTES_MAX.min(self.flight_max)
+    }
+
+    /// Tells the files of uses that they do not know of.
+    pub fn note_uses(&mut self) {
+        if self.stats.read_only.is_some() {
+            return;
+        }
+        for (name, hits) in self.index.note_all() {
+            self.writer.give(Job::Note { name, hits });
+        }
     }
 
     /// Nothing will be written any more, whatever comes.
@@ -380,6 +404,8 @@ impl Disk {
         }
         let header = Header::new(self.format.identity, run.parent, run.ids, size, about);
         let bytes = header.file_bytes();
+        // Others write to the same budget.
+        self.look_again(now);
         if !self.allowance.take(bytes, now) || !self.make_room(bytes, &run.parent, now) {
             self.stats.bytes_skipped += bytes;
             return;
@@ -487,7 +513,12 @@ impl Disk {
         gone.iter().for_each(|name| self.forget(name));
         self.others.retain(|name, _| there.contains(name));
         for entry in entries {
-            if self.index.get(&entry.name).is_some() || self.others.contains_key(&entry.name) {
+            if let Some(stored) = self.index.get_mut(&entry.name) {
+                // Others use it too.
+                stored.used = stored.used.max(entry.used);
+                continue;
+            }
+            if self.others.contains_key(&entry.name) {
                 continue;
             }
             if !entry.name.starts_with(&prefix) {

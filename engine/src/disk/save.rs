@@ -6,7 +6,7 @@
 use super::format::AboutPiece;
 use super::{Disk, NewRun};
 use crate::keys::BlockKey;
-use crate::limits::{DISK_RUN_BLOCKS_MAX, DISK_RUN_BYTES_MAX};
+use crate::limits::DISK_RUN_BLOCKS_MAX;
 use crate::piece::Layer;
 use crate::pool::{BlockId, Lease};
 use kernels::BLOCK_TOKENS;
@@ -67,7 +67,7 @@ impl Save {
         if start == blocks {
             return None;
         }
-        let most = (DISK_RUN_BYTES_MAX / disk.block_bytes_max().max(1)) as usize;
+        let most = (disk.run_bytes_max() / disk.block_bytes_max().max(1)) as usize;
         let most = most.clamp(1, DISK_RUN_BLOCKS_MAX);
         let part = has_part(self, start);
         let mut end = start + 1;

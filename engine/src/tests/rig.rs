@@ -129,7 +129,7 @@ impl Rig {
 
     /// Lets all that is to be written be written.
     pub fn write_all(&mut self) {
-        while self.core.is_saving() {
+        while self.core.is_saving() || self.core.waits_for_disk() {
             self.core.write_behind();
         }
         self.core.write_behind();

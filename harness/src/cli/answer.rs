@@ -1,6 +1,6 @@
 //! One answer as it comes: events in, text out, until its end or Ctrl-C.
 
-use engine::{Canceller, Event, Finish, Generation, Report};
+use engine::{Canceller, Event, Finish, Generation, Plan, Report};
 use models::tokenizer::{Tokenizer, Utf8Stream};
 
 use super::interrupt::Interrupts;
@@ -14,6 +14,8 @@ pub struct Answer {
     pub thinking: String,
     /// As sampled: what the next prompt carries in place of the text.
     pub ids: Vec<u32>,
+    /// What was foretold.
+    pub plan: Option<Plan>,
     pub report: Report,
     pub finish: Finish,
     /// Ctrl-C ended it.
@@ -43,6 +45,7 @@ pub fn receive(
     let (mut text, mut thinking) = (String::new(), String::new());
     let answering = interrupts.answering();
     let mut interrupted = false;
+    let mut plan = None;
     loop {
         let event = runtime.block_on(async {
             tokio::select! {
@@ -66,9 +69,8 @@ pub fn receive(
                 show(&raw)?;
                 text.push_str(&raw);
             }
-            Some(Some(
-                ReplyEvent::Plan(_) | ReplyEvent::Call { .. } | ReplyEvent::Token { .. },
-            )) => {}
+            Some(Some(ReplyEvent::Plan(made))) => plan = Some(made),
+            Some(Some(ReplyEvent::Call { .. } | ReplyEvent::Token { .. })) => {}
             Some(Some(ReplyEvent::Done {
                 finish: Finish::Error(error),
                 ..
@@ -85,6 +87,7 @@ pub fn receive(
                     text,
                     thinking,
                     ids,
+                    plan,
                     report,
                     finish,
                     interrupted,

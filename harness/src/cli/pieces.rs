@@ -1,6 +1,6 @@
 //! The table of pieces: what a call reuses and computes, and where reuse ended.
 
-use engine::{Between, PieceUse, Report};
+use engine::{Between, PieceUse, Plan, Report};
 
 /// One line a piece, a line of sums, and the reason of the break.
 /// The columns: name, layer, tokens, fingerprint (8 hex digits), reused, computed.
@@ -38,6 +38,18 @@ pub fn table(pieces: &[PieceUse]) -> String {
         sum(|p| p.computed)
     ));
     out
+}
+
+/// What a plan foretells, in a line.
+pub fn forecast(plan: &Plan) -> String {
+    let estimate = plan.estimate_ms.map(|ms| format!(", about {ms:.0} ms"));
+    format!(
+        "foretold: {} of {} tokens reused, {} computed{}",
+        plan.reused,
+        plan.tokens,
+        plan.computed,
+        estimate.unwrap_or_default()
+    )
 }
 
 /// What came between plan and report; nothing when they agree.

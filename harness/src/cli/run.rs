@@ -57,6 +57,14 @@ pub fn run(env: &Env, args: &RunArgs, out: &mut Out) -> Result<Exit> {
         object["seed"] = json!(seed);
         object["pieces"] = json!(answer.report.pieces);
         object["between"] = json!(answer.report.between);
+        if let Some(plan) = &answer.plan {
+            object["plan"] = json!({
+                "tokens": plan.tokens,
+                "reused": plan.reused,
+                "computed": plan.computed,
+                "estimate_ms": plan.estimate_ms,
+            });
+        }
         out.line(&serde_json::to_string_pretty(&object).expect("plain JSON"))?;
     } else if !answer.text.ends_with('\n') {
         out.line("")?;
@@ -78,6 +86,9 @@ pub fn close(figures: &Figures<'_>, answer: &Answer, verbose: bool, seed: Option
         note(&format!("thought: {}", answer.thinking.trim()));
     }
     if verbose {
+        if let Some(plan) = &answer.plan {
+            note(&pieces::forecast(plan));
+        }
         note(&pieces::table(&answer.report.pieces));
         for line in pieces::between(&answer.report) {
             note(&line);

@@ -169,13 +169,15 @@ impl Bench<'_> {
             kv_disk,
             ..self.options.clone()
         };
+        // Where a person said how much there is, not everything need be there.
+        let keeps_all = !matches!(room, Room::Tokens(_)) && options.kv_room.is_none();
         match room {
             Room::All | Room::Disk => {
                 let all = KvRoom::Tokens(scenarios::resident_tokens(prompt));
                 options.kv_room.get_or_insert(all);
             }
             Room::Tokens(tokens) => {
-                options.kv_room = Some(KvRoom::Tokens(tokens));
+                options.kv_room = Some(KvRoom::TokensAtMost(tokens));
                 options.context_tokens = None;
             }
         }
@@ -191,7 +193,7 @@ impl Bench<'_> {
             };
             Ok(loaded.model)
         };
-        let here = Here::start(Box::new(load), !matches!(room, Room::Tokens(_)))?;
+        let here = Here::start(Box::new(load), keeps_all)?;
         if first {
             let model = here.model()?;
             self.words = Some(Words::of(model.format.tokenizer().clone())?);

@@ -21,6 +21,8 @@ const BRIEF_TOKENS: usize = 64;
 const CONVERSATIONS: usize = 8;
 const CONVERSATIONS_FIT: usize = 5;
 const ROUNDS: usize = 3;
+/// Of how many of their tokens one is reused at least.
+const BUDGET_REUSE_LEAST: usize = 5;
 /// What a turn of theirs adds, and what is answered.
 const TURN_TOKENS: usize = 64;
 const TURN_REPLY_TOKENS: usize = 8;
@@ -318,7 +320,16 @@ fn budget(side: &mut dyn Side, words: &mut Words, prompt: usize) -> Result<Vec<R
             }
         }
     }
-    Ok(vec![Row::in_turn("budget-8", &turns)])
+    let mut row = Row::in_turn("budget-8", &turns);
+    // Of what takes turns some is kept whole: in the order of last use nothing would be.
+    let cached: usize = turns.iter().filter_map(|told| told.cached_tokens).sum();
+    let prompts: usize = turns.iter().filter_map(|told| told.prompt_tokens).sum();
+    if side.kv_bytes().is_some() && cached < prompts / BUDGET_REUSE_LEAST {
+        row.wrong.get_or_insert(format!(
+            "{cached} of {prompts} tokens were reused: it thrashes"
+        ));
+    }
+    Ok(vec![row])
 }
 
 /// The first call after a stop and a start.
