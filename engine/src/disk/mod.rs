@@ -1,13 +1,14 @@
 //! The disk tier: blocks that outlive the process.
 //!
 //! `format` (one file) · `folder` (files, as a seam) · `index` (what is there) · `writer` (behind decode)
-//! · `save` (what is still to be copied). This file ties them together for one model and keeps the
+//! · `save` (what is still to be copied) · `allowance` (the write budget). This file ties them together for one model and keeps the
 //! budgets.
 //!
 //! Invariants: a block is given out only after its sum was found right under the key it was asked for
 //! by; a file that is short, old, foreign or corrupt is left out with a reason, and the answer is
 //! computed. Trouble with the disk costs time, never an answer.
 
+mod allowance;
 mod folder;
 mod format;
 mod index;
@@ -24,8 +25,9 @@ pub use survey::{KeptFile, bytes_in, remove, survey};
 use crate::keys::BlockKey;
 use crate::limits::{
     DISK_FLIGHT_BYTES_MAX, DISK_FLIGHT_SHARE, DISK_LOOK_AGAIN_MS, DISK_NOTE_SECONDS,
-    DISK_RUN_BYTES_MAX, DISK_WRITE_BURST_BYTES, DISK_WRITE_BYTES_A_SECOND,
+    DISK_RUN_BYTES_MAX,
 };
+use allowance::Allowance;
 use format::{BlockBytes, FIXED_BYTES, Header};
 use index::Index;
 use models::forward::Forward;
@@ -571,50 +573,4 @@ fn read_header(files: &dyn Files, entry: &Entry) -> Result<Header, Unfit> {
     let mut bytes = vec![0; len];
     files.read(&entry.name, 0, &mut bytes).map_err(io)?;
     format::decode(&bytes, entry.bytes)
-}
-
-/// Bytes that may be written: a store that fills again with time.
-struct Allowance {
-    bytes: u64,
-    filled: Duration,
-}
-
-impl Default for Allowance {
-    fn default() -> Self {
-        Allowance {
-            bytes: DISK_WRITE_BURST_BYTES,
-            filled: Duration::ZERO,
-        }
-    }
-}
-
-impl Allowance {
-    fn take(&mut self, bytes: u64, now: Duration) -> bool {
-        let seconds = now.saturating_sub(self.filled).as_secs();
-        if seconds > 0 {
-            let more = seconds.saturating_mul(DISK_WRITE_BYTES_A_SECOND);
-            self.bytes = self.bytes.saturating_add(more).min(DISK_WRITE_BURST_BYTES);
-            self.filled = now;
-        }
-        let enough = self.bytes >= bytes;
-        if enough {
-            self.bytes -= bytes;
-        }
-        enough
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_write_allowance_is_spent_and_comes_back() {
-        let mut allowance = Allowance::default();
-        assert!(allowance.take(DISK_WRITE_BURST_BYTES, Duration::ZERO));
-        assert!(!allowance.take(1, Duration::from_millis(500)));
-        assert!(allowance.take(DISK_WRITE_BYTES_A_SECOND, Duration::from_secs(1)));
-        assert!(!allowance.take(1, Duration::from_secs(1)));
-        assert!(!allowance.take(DISK_WRITE_BURST_BYTES + 1, Duration::from_secs(1 << 40)));
-    }
 }
