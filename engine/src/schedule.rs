@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::limits::{DECODE_RESERVE_TOKENS, DRAFT_ROWS_MAX, JOIN_TOKENS_MIN};
 use crate::plan::Prefix;
 use crate::pool::{BlockCount, Lease};
-use crate::request::Finish;
+use crate::request::{Finish, Priority};
 use crate::sequence::Sequence;
 use kernels::BLOCK_TOKENS;
 
@@ -230,15 +230,19 @@ impl Core {
         })
     }
 
-    /// Decides on the next step.
+    /// Decides on the next step. Prompts of one priority share the chunk: the oldest takes most of it, and each
+    /// other gets on by a block, so that a short one does not wait for a long one.
     pub(crate) fn choose_rows(&mut self) -> Vec<Turn> {
         let mut budget = self.limits.chunk_tokens;
         let mut turns = Vec::new();
-        for id in self.running_order() {
+        let order = self.running_order();
+        for (place, id) in order.iter().copied().enumerate() {
             let Some(index) = self.active.iter().position(|s| s.id == id) else {
                 continue; // It was sent back to make room for an older one.
             };
-            let rows = self.active[index].pending().min(budget);
+            let for_others = self.prompts_among(&order[place + 1..], self.active[index].priority);
+            let own = budget - (for_others * BLOCK_TOKENS).min(budget / 2);
+            let rows = self.active[index].pending().min(own);
             let waits = self.active[index].is_prefilling() && self.waits_for_older(index);
             if rows == 0 || waits || !self.active[index].loads.is_empty() {
                 continue;
@@ -255,6 +259,19 @@ impl Core {
         turns.retain(|turn| self.active.iter().any(|s| s.id == turn.id));
         self.add_drafts(&mut turns);
         turns
+    }
+
+    /// How many of `ids` are prompts of this priority that have rows to compute.
+    fn prompts_among(&self, ids: &[u64], priority: Priority) -> usize {
+        let ready = |index: &usize| {
+            let sequence = &self.active[*index];
+            ids.contains(&sequence.id)
+                && sequence.priority == priority
+                && sequence.is_prefilling()
+                && sequence.loads.is_empty()
+                && !self.waits_for_older(*index)
+        };
+        (0..self.active.len()).filter(ready).count()
     }
 
     /// Guesses where few rows are computed, each of which then costs little.

@@ -440,3 +440,18 @@ fn layers_are_reported_as_they_were_given() {
     let layers: Vec<_> = outcome.report.pieces.iter().map(|p| p.layer).collect();
     assert_eq!(layers, [Layer::Instructions, Layer::Turn]);
 }
+
+/// Each step takes the long prompt on by most of a chunk, and the short one by a block.
+#[test]
+fn a_short_prompt_does_not_wait_for_a_long_one() {
+    let mut rig = Rig::new(2048, 128);
+    let long = rig.submit(&prompt(&[&ids(1, 1500)]), Ask::greedy(2));
+    let short = rig.submit(&prompt(&[&ids(2, 60)]), Ask::greedy(2));
+    // 60 tokens are two blocks; then one more step for the second token.
+    (0..3).for_each(|_| _ = rig.core.step());
+    assert_eq!(rig.check(short).ids, reference_reply(&ids(2, 60), 2));
+    let steps = rig.log.lock().unwrap().steps.clone();
+    assert_eq!(steps[0], [32, 32], "a chunk is 64");
+    rig.run();
+    assert_eq!(rig.check(long).ids, reference_reply(&ids(1, 1500), 2));
+}

@@ -85,6 +85,11 @@ impl Trace {
         [same, &self.pieces].concat()
     }
 
+    /// Tokens that were reused or computed: fewer than the prompt has if the call ended before.
+    pub fn reached(&self) -> usize {
+        self.sources.iter().map(|(_, tokens)| tokens).sum()
+    }
+
     /// Computed tokens among those from `start` to `end`.
     pub fn computed_within(&self, start: usize, end: usize) -> usize {
         engine::computed_within(&self.sources, start, end)

@@ -87,6 +87,7 @@ struct Row {
     piece: TracedPiece,
     /// Tokens of the piece of this name, or this text, in the call before.
     before: Option<usize>,
+    reused: usize,
     computed: usize,
 }
 
@@ -105,6 +106,8 @@ struct Call<'a> {
 fn calls(records: &[Record]) -> Vec<Call<'_>> {
     let mut calls = Vec::new();
     let mut before: Vec<TracedPiece> = Vec::new();
+    // Of those, how many the call came to the end of.
+    let mut had = 0;
     for record in records {
         let Entry::Step {
             prompt_tokens,
@@ -127,8 +130,14 @@ fn calls(records: &[Record]) -> Vec<Call<'_>> {
             generated: *generated,
             ttft_ms: *ttft_ms,
             trace,
-            rows: compare(&before, &pieces, trace),
+            rows: compare(&before[..had], &pieces, trace),
         });
+        let mut end = 0;
+        let ends = pieces.iter().map(|piece| {
+            end += piece.tokens;
+            end
+        });
+        had = ends.take_while(|end| *end <= trace.reached()).count();
         before = pieces;
     }
     calls
@@ -140,9 +149,11 @@ fn compare(before: &[TracedPiece], now: &[TracedPiece], trace: &Trace) -> Vec<Ro
     let mut rows = Vec::new();
     let mut start = 0;
     let mut same_so_far = true;
+    let reached = trace.reached();
     for (index, piece) in now.iter().enumerate() {
         let end = start + piece.tokens;
         let computed = trace.computed_within(start, end);
+        let reused = reached.min(end) - reached.min(start) - computed;
         start = end;
         let alike = |old: &TracedPiece| old.fingerprint == piece.fingerprint;
         let find = |wanted: &dyn Fn(&TracedPiece) -> bool| {
@@ -175,6 +186,7 @@ fn compare(before: &[TracedPiece], now: &[TracedPiece], trace: &Trace) -> Vec<Ro
             state,
             piece: piece.clone(),
             before: old.map(|place| before[place].tokens),
+            reused,
             computed,
         });
     }
@@ -186,6 +198,7 @@ fn compare(before: &[TracedPiece], now: &[TracedPiece], trace: &Trace) -> Vec<Ro
         state: State::Gone,
         piece: piece.clone(),
         before: Some(piece.tokens),
+        reused: 0,
         computed: 0,
     }));
     rows
@@ -339,7 +352,7 @@ impl Row {
             self.piece.layer.name().to_owned(),
             or_dash(self.before),
             or_dash(now),
-            or_dash(now.map(|tokens| tokens - self.computed)),
+            or_dash(now.map(|_| self.reused)),
             or_dash(now.map(|_| self.computed)),
         ]
     }
@@ -406,6 +419,29 @@ mod tests {
                 trace: Some(Box::new(serde_json::from_value(trace).expect("a trace"))),
             },
         }
+    }
+
+    /// Ctrl-C in the middle of a prompt: what was not reached was not reused, and is no loss to the next call.
+    #[test]
+    fn what_a_call_did_not_reach_it_did_not_have() {
+        let pieces = vec![
+            piece("a", "1", 30),
+            piece("b", "2", 50),
+            piece("c", "3", 40),
+        ];
+        let records = [
+            step(0, 0, pieces, 20, 25, "first_call"),
+            step(1, 3, vec![], 30, 90, "new_piece"),
+        ];
+        let calls = calls(&records);
+        let told = |call: usize| -> Vec<(&str, usize, usize)> {
+            let rows = calls[call].rows.iter();
+            rows.map(|row| (row.state.name(), row.reused, row.computed))
+                .collect()
+        };
+        assert_eq!(told(0), [("new", 20, 10), ("new", 0, 15), ("new", 0, 0)]);
+        let next = [("unchanged", 30, 0), ("new", 0, 50), ("new", 0, 40)];
+        assert_eq!((told(1), calls[1].lost()), (next.to_vec(), 0));
     }
 
     #[test]
