@@ -180,7 +180,7 @@ impl Cache {
             return found;
         };
         loop {
-            let has = |block: usize| windows.part(found.blocks[block]).is_some();
+            let has = |block: usize| self.pool.has_part(found.blocks[block]);
             let tokens = windows.usable(found.tokens, has);
             if tokens == found.tokens {
                 found.window_from = windows.first_seen(tokens).min(found.blocks.len());
@@ -309,12 +309,6 @@ impl Cache {
         loaded.is_ok()
     }
 
-    /// Bytes of a block in all layers.
-    pub fn block_bytes_max(&self) -> u64 {
-        let part = self.pool.window_counts().map_or(0, |counts| counts.bytes);
-        self.pool.kv().all.shape().block_bytes() as u64 + part
-    }
-
     /// Has what is resident of `ids` written to disk, run by run, as far as it is not there. A last block
     /// that is not full only if `tail`.
     pub fn save(&mut self, keyed: &Keyed, ids: &[u32], tail: bool) {
@@ -368,19 +362,12 @@ impl Cache {
             return;
         };
         let before = thread_cpu();
-        let (kv, windows) = (self.pool.kv(), self.pool.windows());
-        let has_part = |block: BlockId| windows.is_some_and(|w| w.part(block).is_some());
-        let Some(range) = save.next_run(disk, has_part) else {
+        let pool = &self.pool;
+        let Some(range) = save.next_run(disk, |block| pool.has_part(block)) else {
             self.give_up_save();
             return;
         };
-        let copy = |block: usize| {
-            let (id, tokens) = (save.lease.block(block), save.tokens(block));
-            let part = windows.and_then(|windows| windows.part(id));
-            let part = part.zip(kv.window.as_ref());
-            let part = part.map(|(part, kv)| kv.read_block(part, tokens));
-            Ok((kv.all.read_block(id.0, tokens)?, part.transpose()?))
-        };
+        let copy = |block: usize| pool.read_block(save.lease.block(block), save.tokens(block));
         match range.clone().map(copy).collect::<models::Result<_>>() {
             Ok(blocks) => {
                 disk.write(save.run(range, blocks), now);

@@ -79,11 +79,15 @@ impl ContextModel {
     /// Bytes in which `tokens` tokens are found again at any depth: where there are layers with a window, those too
     /// have room for all of them.
     pub fn bytes_to_find(&self, tokens: usize) -> u64 {
-        let blocks = BlockCount::for_tokens(tokens).0 + 2;
         match self.window {
-            None => self.bytes(blocks),
-            Some(_) => self.bytes(blocks * KV_BLOCKS_A_WINDOW_PART),
+            None => self.bytes_of_tokens(tokens),
+            Some(_) => self.bytes(blocks_beside(tokens) * KV_BLOCKS_A_WINDOW_PART),
         }
+    }
+
+    /// Bytes that `tokens` tokens take while they are computed with.
+    pub fn bytes_of_tokens(&self, tokens: usize) -> u64 {
+        self.bytes(blocks_beside(tokens))
     }
 
     /// The most blocks that fit into `bytes`.
@@ -167,6 +171,11 @@ impl EffectiveContext {
             why,
         })
     }
+}
+
+/// Blocks of some tokens, and two beside them: for a copy and its source.
+fn blocks_beside(tokens: usize) -> usize {
+    BlockCount::for_tokens(tokens).0 + 2
 }
 
 /// One window, and one block beside it: the source of a partial copy is held while it is copied.

@@ -5,6 +5,7 @@
 //! computed.
 
 use crate::core::{Core, make_resident};
+use crate::disk::Disk;
 use crate::limits::{DISK_LOAD_BYTES_A_STEP, DISK_LOAD_BYTES_ALONE};
 
 impl Core {
@@ -15,8 +16,8 @@ impl Core {
             true => DISK_LOAD_BYTES_ALONE,
             false => DISK_LOAD_BYTES_A_STEP,
         };
-        let block_bytes = self.cache.block_bytes_max();
-        let mut blocks = (budget / block_bytes.max(1)).max(1);
+        let block_bytes = self.cache.disk().map_or(1, Disk::block_bytes_max);
+        let mut blocks = (budget / block_bytes).max(1);
         let waiting = self.active.iter().filter(|s| !s.loads.is_empty());
         let mut any = false;
         for id in waiting.map(|s| s.id).collect::<Vec<_>>() {

@@ -69,7 +69,7 @@ impl Prefix {
         if let Some(windows) = pool.windows() {
             let blocks = &prefix.found.blocks;
             let has = |block: usize| match blocks.get(block) {
-                Some(block) => windows.part(*block).is_some(),
+                Some(block) => pool.has_part(*block),
                 None => prefix.disk[block - blocks.len()].window,
             };
             reach = windows.usable(prefix.kept, has);

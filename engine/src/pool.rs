@@ -277,6 +277,19 @@ impl Pool {
         }
     }
 
+    /// The bytes of the first `tokens` positions of `block`, and of its part in the layers with a window if it has
+    /// one, for another tier.
+    pub fn read_block(
+        &self,
+        block: BlockId,
+        tokens: usize,
+    ) -> models::Result<(Vec<u8>, Option<Vec<u8>>)> {
+        let part = self.windows.as_ref().and_then(|w| w.part(block));
+        let part = part.zip(self.kv.window.as_ref());
+        let part = part.map(|(part, kv)| kv.read_block(part, tokens));
+        Ok((self.kv.all.read_block(block.0, tokens)?, part.transpose()?))
+    }
+
     fn copy_block(
         &mut self,
         from: BlockId,

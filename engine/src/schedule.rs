@@ -236,11 +236,14 @@ impl Core {
         let mut budget = self.limits.chunk_tokens;
         let mut turns = Vec::new();
         let order = self.running_order();
-        for (place, id) in order.iter().copied().enumerate() {
+        let mut prompts = self.ready_prompts(&order);
+        for id in order {
+            prompts.retain(|(prompt, _)| *prompt != id);
             let Some(index) = self.active.iter().position(|s| s.id == id) else {
                 continue; // It was sent back to make room for an older one.
             };
-            let for_others = self.prompts_among(&order[place + 1..], self.active[index].priority);
+            let priority = self.active[index].priority;
+            let for_others = prompts.iter().filter(|(_, p)| *p == priority).count();
             let own = budget - (for_others * BLOCK_TOKENS).min(budget / 2);
             let rows = self.active[index].pending().min(own);
             let waits = self.active[index].is_prefilling() && self.waits_for_older(index);
@@ -261,17 +264,17 @@ impl Core {
         turns
     }
 
-    /// How many of `ids` are prompts of this priority that have rows to compute.
-    fn prompts_among(&self, ids: &[u64], priority: Priority) -> usize {
-        let ready = |index: &usize| {
-            let sequence = &self.active[*index];
-            ids.contains(&sequence.id)
-                && sequence.priority == priority
-                && sequence.is_prefilling()
+    /// Those of `order` that are prompts with rows to compute.
+    fn ready_prompts(&self, order: &[u64]) -> Vec<(u64, Priority)> {
+        let ready = |id: &u64| {
+            let index = self.active.iter().position(|s| s.id == *id)?;
+            let sequence = &self.active[index];
+            let ready = sequence.is_prefilling()
                 && sequence.loads.is_empty()
-                && !self.waits_for_older(*index)
+                && !self.waits_for_older(index);
+            ready.then_some((*id, sequence.priority))
         };
-        (0..self.active.len()).filter(ready).count()
+        order.iter().filter_map(ready).collect()
     }
 
     /// Guesses where few rows are computed, each of which then costs little.

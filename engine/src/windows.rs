@@ -110,7 +110,7 @@ impl Windows {
 
     /// The first block whose part the row at `position` sees.
     pub fn first_seen(&self, position: usize) -> usize {
-        (position + 1).saturating_sub(self.tokens.get()) / BLOCK_TOKENS
+        kernels::first_seen(position, self.tokens) / BLOCK_TOKENS
     }
 
     /// Blocks whose parts one sequence holds between two steps, at most.

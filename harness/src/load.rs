@@ -189,7 +189,7 @@ pub fn start(
         kv_bytes: options.kv_room.map(|room| match room {
             KvRoom::Bytes(bytes) => bytes,
             KvRoom::Tokens(tokens) => sizes.bytes_to_find(tokens),
-            KvRoom::TokensAtMost(tokens) => sizes.bytes(tokens.div_ceil(models::BLOCK_TOKENS) + 2),
+            KvRoom::TokensAtMost(tokens) => sizes.bytes_of_tokens(tokens),
         }),
     };
     let engine = EngineConfig {

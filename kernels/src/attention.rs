@@ -32,11 +32,13 @@ pub struct AttnShape {
 impl AttnShape {
     /// First position that the row at `position` sees.
     pub(crate) fn first_seen(&self, position: usize) -> usize {
-        match self.window {
-            Some(window) => (position + 1).saturating_sub(window.get()),
-            None => 0,
-        }
+        self.window.map_or(0, |window| first_seen(position, window))
     }
+}
+
+/// First position that the row at `position` sees in a layer with a window.
+pub fn first_seen(position: usize, window: NonZeroUsize) -> usize {
+    (position + 1).saturating_sub(window.get())
 }
 
 /// `q` [T, Hq, D] f32, K and V already appended -> `out` [T, Hq, D] f32, T the rows of all `seqs`.

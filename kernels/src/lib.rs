@@ -30,7 +30,7 @@ mod share;
 mod stored;
 mod weight;
 
-pub use attention::{AttnShape, attention};
+pub use attention::{AttnShape, attention, first_seen};
 pub use blame::Blame;
 pub use error::Error;
 pub use isa::{KernelPath, kernel_path};

@@ -115,13 +115,13 @@ impl Config {
         let mut keys = Keys::new(model.metadata(), family.name());
         let sizes = Sizes::read(&keys)?;
         let rope = Rope::read(&keys, model, family.rope_style(), sizes.head_dim)?;
-        let context_train = match family {
-            Family::Llama | Family::Qwen2 => context_within_window(&mut keys)?,
-            Family::Gemma3 => context(&keys)?,
-        };
-        let window = match family {
-            Family::Llama | Family::Qwen2 => None,
-            Family::Gemma3 => Window::read(&keys, &rope, sizes.layers, context_train)?,
+        let (context_train, window) = match family {
+            Family::Llama | Family::Qwen2 => (context_within_window(&mut keys)?, None),
+            Family::Gemma3 => {
+                let context = context(&keys)?;
+                let window = Window::read(&keys, &rope, sizes.layers, context)?;
+                (context, window)
+            }
         };
         keys.check_rest(sizes.head_dim)?;
         let norm_eps = keys.positive_f32("attention.layer_norm_rms_epsilon")?;

@@ -90,7 +90,8 @@ impl Fields {
         self.bytes(field.as_bytes());
     }
 
-    /// Hyper-parameters and rotation; what else a family computes follows from its name and these. The types of the matrices are in the weights' digest.
+    /// Hyper-parameters and rotation; what else a family computes follows from its name and these. The types of
+    /// the matrices are in the weights' digest.
     fn config(&mut self, config: &Config) {
         self.text(config.family.name());
         let Config {

@@ -1,8 +1,8 @@
 //! The disk tier: blocks that outlive the process.
 //!
 //! `format` (one file) · `folder` (files, as a seam) · `index` (what is there) · `writer` (behind decode)
-//! · `save` (what is still to be copied) · `allowance` (the write budget). This file ties them together for one model and keeps the
-//! budgets.
+//! · `save` (what is still to be copied) · `allowance` (the write budget). This file ties them together for one
+//! model and keeps the budgets.
 //!
 //! Invariants: a block is given out only after its sum was found right under the key it was asked for
 //! by; a file that is short, old, foreign or corrupt is left out with a reason, and the answer is
@@ -124,8 +124,8 @@ pub struct NewRun {
     pub ids: Vec<u32>,
     pub keys: Vec<BlockKey>,
     pub blocks: Vec<Vec<u8>>,
-    /// Of each block its part in layers with a window, where it is there.
-    pub parts: Vec<Option<Vec<u8>>>,
+    /// Of each block its part in layers with a window, or nothing.
+    pub parts: Vec<Vec<u8>>,
     pub pieces: Vec<AboutPiece>,
 }
 
@@ -401,7 +401,7 @@ impl Disk {
             pieces: run.pieces,
         };
         let mut size = self.format.bytes;
-        if run.parts.iter().all(Option::is_none) {
+        if run.parts.is_empty() {
             size.part = 0;
         }
         let header = Header::new(self.format.identity, run.parent, run.ids, size, about);

@@ -89,17 +89,18 @@ impl Save {
         self.block_ids(block).len()
     }
 
-    /// The run of blocks `range`, whose bytes are `blocks`, with those of their parts in layers with a window.
+    /// The run of blocks `range`, whose bytes are `blocks`, with those of their parts in layers with a window, which
+    /// all of them have or none.
     pub fn run(&self, range: Range<usize>, blocks: Vec<(Vec<u8>, Option<Vec<u8>>)>) -> NewRun {
         let start = range.start * BLOCK_TOKENS;
         let end = self.ids.len().min(range.end * BLOCK_TOKENS);
-        let (blocks, parts) = blocks.into_iter().unzip();
+        let (blocks, parts): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
         NewRun {
             parent: self.parent(range.start),
             ids: self.ids[start..end].to_vec(),
             keys: self.keys[range].to_vec(),
             blocks,
-            parts,
+            parts: parts.into_iter().flatten().collect(),
             pieces: self.pieces_within(start, end),
         }
     }

@@ -23,8 +23,8 @@ pub struct Run {
     pub keys: Vec<BlockKey>,
     /// The bytes of each block; all of one length.
     pub blocks: Vec<Vec<u8>>,
-    /// Those of its part in layers with a window, where it is there.
-    pub parts: Vec<Option<Vec<u8>>>,
+    /// Those of its part in layers with a window, or nothing.
+    pub parts: Vec<Vec<u8>>,
 }
 
 #[derive(Debug)]
@@ -135,18 +135,13 @@ fn write(files: &dyn Files, run: Box<Run>) -> Outcome {
         parts,
     } = *run;
     let before = thread_cpu();
-    let named = keys.iter().zip(&blocks);
-    header.sums = named.map(|(key, bytes)| block_sum(key, bytes)).collect();
-    let mut all: Vec<Vec<u8>> = [Vec::new()].into_iter().chain(blocks).collect();
-    if header.bytes.part > 0 {
-        let sum = |(key, part): (&BlockKey, &Option<Vec<u8>>)| {
-            part.as_ref().map_or(0, |bytes| block_sum(key, bytes))
-        };
-        header.part_sums = keys.iter().zip(&parts).map(sum).collect();
-        let empty = || vec![0; header.bytes.part as usize];
-        all.extend(parts.into_iter().map(|part| part.unwrap_or_else(empty)));
-    }
-    all[0] = header.encode();
+    let sums = |all: &[Vec<u8>]| -> Vec<u128> {
+        let named = keys.iter().zip(all);
+        named.map(|(key, bytes)| block_sum(key, bytes)).collect()
+    };
+    (header.sums, header.part_sums) = (sums(&blocks), sums(&parts));
+    let head = [header.encode()].into_iter();
+    let all: Vec<Vec<u8>> = head.chain(blocks).chain(parts).collect();
     Outcome {
         written: files.write(&name, &all),
         cpu: thread_cpu().saturating_sub(before),

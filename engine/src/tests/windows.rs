@@ -141,6 +141,11 @@ fn plans_and_timelines_keep_the_window_they_go_on_from() {
     );
 }
 
+/// Ends an engine as a program does that is told to.
+fn stop(mut rig: Rig) {
+    rig.core.shut_down(&crate::Error::Stopped);
+}
+
 fn restarted(files: &Arc<MemoryFiles>, parts: usize) -> Rig {
     let mut rig = rig(parts);
     assert!(rig.try_disk(files, 1 << 30));
@@ -153,8 +158,7 @@ fn the_disk_keeps_the_windows_too() {
     let a = ids(1, 400);
     let mut rig = restarted(&files, 128);
     let cold = rig.answer(&prompt(&[&a]), 4);
-    rig.core.shut_down(&crate::Error::Stopped);
-    drop(rig);
+    stop(rig);
     // With fewer parts than the prefix has blocks: only the last window is loaded.
     for parts in [LEAST, 128] {
         let mut rig = restarted(&files, parts);
@@ -188,8 +192,7 @@ fn windows_that_were_never_written_are_not_counted_on() {
     let a = ids(1, 900);
     let mut rig = restarted(&files, 10);
     let cold = rig.answer(&prompt(&[&a]), 4);
-    rig.core.shut_down(&crate::Error::Stopped);
-    drop(rig);
+    stop(rig);
     let mut rig = restarted(&files, 128);
     let warm = rig.answer(&prompt(&[&a]), 4);
     assert_eq!((warm.report.computed, &warm.ids), (1, &cold.ids));
@@ -208,8 +211,7 @@ fn a_spoilt_window_on_disk_costs_time_only() {
     let a = ids(1, 400);
     let mut rig = restarted(&files, 128);
     let cold = rig.answer(&prompt(&[&a]), 4);
-    rig.core.shut_down(&crate::Error::Stopped);
-    drop(rig);
+    stop(rig);
     for name in files.names() {
         files.change(&name, |bytes| {
             let at = bytes.len() - 3000;
@@ -257,8 +259,7 @@ fn a_part_changes_blocks_under_a_plan_that_holds_it() {
     let reply = rig.reference.reply(&start, 60);
     let whole = [&start[..], &reply, &ids(2, 300)].concat();
     let cold = rig.answer(&prompt(&[&whole]), 4);
-    rig.core.shut_down(&crate::Error::Stopped);
-    drop(rig);
+    stop(rig);
 
     let mut rig = restarted(&files, 128);
     let first = rig.submit(&prompt(&[&start]), Ask::greedy(60));
@@ -290,14 +291,12 @@ fn the_disk_learns_what_it_lacked() {
     };
     let mut small = restarted(&files, LEAST);
     small.answer(&prompt(&[&a]), 1);
-    small.core.shut_down(&crate::Error::Stopped);
-    drop(small);
+    stop(small);
     // With room for it all, but nothing to go on from so far back: computed, and written this time.
     let mut large = restarted(&files, 128);
     assert!(computed_of_an_edit(&mut large, 5) > 600);
     large.write_all();
-    large.core.shut_down(&crate::Error::Stopped);
-    drop(large);
+    stop(large);
     let mut again = restarted(&files, 128);
     assert_eq!(computed_of_an_edit(&mut again, 11), 600);
 }

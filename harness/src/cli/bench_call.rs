@@ -125,9 +125,11 @@ impl Words {
         }
     }
 
-    /// The tokens of any text.
-    pub fn read(&self, text: &str) -> Vec<u32> {
-        self.tokenizer.encode(text, Specials::Plain)
+    /// The first tokens of any text, at most `most`.
+    pub fn read(&self, text: &str, most: usize) -> Vec<u32> {
+        let mut ids = self.tokenizer.encode(text, Specials::Plain);
+        ids.truncate(most);
+        ids
     }
 
     /// The text of any tokens.

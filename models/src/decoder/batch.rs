@@ -172,7 +172,7 @@ fn check_step(config: &Config, room: KvRoom, step: &SeqStep<'_>) -> Result<()> {
     check_table(step.table, 0..end, room.blocks)?;
     match &config.window {
         Some(window) => {
-            let first = (step.start + 1).saturating_sub(window.tokens.get());
+            let first = kernels::first_seen(step.start, window.tokens);
             let checked = check_table(step.window_table, first..end, room.window_blocks);
             checked.map_err(|e| e.within("layers with a window"))
         }

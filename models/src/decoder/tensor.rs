@@ -5,6 +5,7 @@
 //! differ in the last bits between one row and many, so here law 1 holds within a margin only.
 
 use std::borrow::Cow;
+use std::num::NonZeroUsize;
 
 use candle_core::quantized::{GgmlDType, QMatMul, QStorage, QTensor};
 use candle_core::{D, Module as _, Tensor};
@@ -111,7 +112,7 @@ impl TensorDecoder {
                 .window
                 .as_ref()
                 .filter(|_| group == LayerGroup::Window);
-            let window = window.map(|window| window.tokens.get());
+            let window = window.map(|window| window.tokens);
             Attended::new(spans, window, &self.device)
         };
         let of_all = attended(batch.spans(LayerGroup::All), LayerGroup::All)?;
@@ -175,7 +176,7 @@ impl Stores<'_> {
 struct Attended {
     sequences: Vec<AttendedSeq>,
     /// Positions that a row sees, its own included; `None` for all.
-    window: Option<usize>,
+    window: Option<NonZeroUsize>,
 }
 
 /// Positions count from the beginning of the first block that any of the rows sees.
@@ -189,11 +190,11 @@ struct AttendedSeq {
 impl Attended {
     fn new(
         spans: &[SeqSpan<'_>],
-        window: Option<usize>,
+        window: Option<NonZeroUsize>,
         device: &candle_core::Device,
     ) -> TensorResult<Self> {
         let sequence = |span: &SeqSpan<'_>| {
-            let seen = window.map_or(0, |window| (span.start + 1).saturating_sub(window));
+            let seen = window.map_or(0, |window| kernels::first_seen(span.start, window));
             let first = seen / kernels::BLOCK_TOKENS;
             let end = (span.start + span.rows).div_ceil(kernels::BLOCK_TOKENS);
             let table = Tensor::new(&span.table[first..end], device)?;
@@ -341,12 +342,12 @@ impl LayerStep<'_> {
         x + inside(h, |norms| &norms.fed)?
     }
 
-    /// Causal attention of one sequence over its K and V [Hkv, L, D]: `q` [Hq, n, D] -> [n, Hq * D]. Long prompts go in several
-    /// passes over their rows, so that the scores stay within a bound.
+    /// Causal attention of one sequence over its K and V [Hkv, L, D]: `q` [Hq, n, D] -> [n, Hq * D]. Long
+    /// prompts go in several passes over their rows, so that the scores stay within a bound.
     fn attend(
         &self,
         sequence: &AttendedSeq,
-        window: Option<usize>,
+        window: Option<NonZeroUsize>,
         [k, v]: [Tensor; 2],
         q: &Tensor,
     ) -> TensorResult<Tensor> {
@@ -393,7 +394,7 @@ struct Seen {
     first: usize,
     positions: usize,
     /// Positions that a row sees, its own included; `None` for all.
-    window: Option<usize>,
+    window: Option<NonZeroUsize>,
 }
 
 impl Seen {
@@ -405,12 +406,12 @@ impl Seen {
             positions,
             window,
         } = self;
-        if first + 1 >= positions && window.is_none_or(|window| window >= positions) {
+        if first + 1 >= positions && window.is_none_or(|window| window.get() >= positions) {
             return Ok(None);
         }
         let mask = |row: usize| {
-            let end = first + row + 1;
-            let seen = window.map_or(0, |window| end.saturating_sub(window))..end;
+            let at = first + row;
+            let seen = window.map_or(0, |window| kernels::first_seen(at, window))..at + 1;
             (0..positions).map(move |p| match seen.contains(&p) {
                 true => 0.0,
                 false => f32::NEG_INFINITY,

@@ -257,20 +257,16 @@ fn fork(
 fn agent(side: &mut dyn Side, words: &mut Words, prompt: usize) -> Result<Vec<Row>> {
     let recording: Recording = serde_json::from_str(RECORDING)
         .map_err(|error| Error::bug(format!("the recorded run: {error}")))?;
-    let cut = |mut ids: Vec<u32>, most: usize| {
-        ids.truncate(most);
-        ids
-    };
     side.begin()?;
     side.set_drafts(true);
     let rules = words.text(prompt / 2 - BRIEF_TOKENS);
-    let goal = cut(words.read(&recording.goal), BRIEF_TOKENS);
+    let goal = words.read(&recording.goal, BRIEF_TOKENS);
     let mut script = Script::default()
         .words(words, Layer::Instructions, &rules)
         .text(words, Layer::Turn, &goal);
     let mut steps = vec![side.ask(&script, CALL_TOKENS)?];
     for (step, recorded) in recording.steps.iter().enumerate() {
-        let result = cut(words.read(&recorded.result), result(step, prompt));
+        let result = words.read(&recorded.result, result(step, prompt));
         script = script.said(&steps[step]).text(words, Layer::Turn, &result);
         steps.push(side.ask(&script, CALL_TOKENS)?);
     }

@@ -23,23 +23,23 @@ pub struct Script {
 
 impl Script {
     /// Goes on with words of ours.
-    pub fn words(mut self, words: &Words, layer: Layer, ids: &[u32]) -> Script {
-        self.text.push_str(&words.spell(ids));
-        self.pieces.push((layer, ids.to_vec()));
-        self
+    pub fn words(self, words: &Words, layer: Layer, ids: &[u32]) -> Script {
+        self.go_on(layer, ids, &words.spell(ids))
     }
 
     /// Goes on with any text.
-    pub fn text(mut self, words: &Words, layer: Layer, ids: &[u32]) -> Script {
-        self.text.push_str(&words.write(ids));
-        self.pieces.push((layer, ids.to_vec()));
-        self
+    pub fn text(self, words: &Words, layer: Layer, ids: &[u32]) -> Script {
+        self.go_on(layer, ids, &words.write(ids))
     }
 
     /// Goes on with what the model said: the ids it sampled, or its text where the ids are not known.
-    pub fn said(mut self, told: &Told) -> Script {
-        self.text.push_str(&told.text);
-        self.pieces.push((Layer::History, told.ids.clone()));
+    pub fn said(self, told: &Told) -> Script {
+        self.go_on(Layer::History, &told.ids, &told.text)
+    }
+
+    fn go_on(mut self, layer: Layer, ids: &[u32], text: &str) -> Script {
+        self.text.push_str(text);
+        self.pieces.push((layer, ids.to_vec()));
         self
     }
 
