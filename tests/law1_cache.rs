@@ -103,6 +103,7 @@ impl Lab {
                 context_tokens: Some(setup.context),
                 kv_bytes: setup.kv_bytes,
                 free_bytes: Some(4 << 30),
+                window_ends: 0,
             },
             chunk_tokens: setup.chunk_tokens,
             trace: Some(Arc::new(trace)),

@@ -21,6 +21,8 @@ pub struct ContextOptions {
     pub kv_bytes: Option<u64>,
     /// The window asked for by name, in tokens. Given or refused, never made smaller.
     pub context_tokens: Option<usize>,
+    /// Conversations whose ends the layers with a window have room for, whatever their usual share is.
+    pub window_ends: usize,
 }
 
 /// The sizes of a model that the choice depends on.
@@ -42,6 +44,8 @@ pub struct ContextWindow {
     pub part_bytes: u64,
     /// Rows of one sequence in one step, at most.
     pub chunk_tokens: usize,
+    /// Conversations whose ends there is room for beside a sequence that runs, at least.
+    pub ends: usize,
 }
 
 impl ContextModel {
@@ -51,6 +55,7 @@ impl ContextModel {
             tokens: window.tokens.get(),
             part_bytes: window.kv.block_bytes() as u64,
             chunk_tokens,
+            ends: 0,
         });
         ContextModel {
             trained_tokens: forward.config().context_train,
@@ -59,13 +64,24 @@ impl ContextModel {
         }
     }
 
+    /// The same with room for the ends of so many conversations, where there are layers with a window.
+    pub fn with_ends(mut self, ends: usize) -> Self {
+        if let Some(window) = &mut self.window {
+            window.ends = ends;
+        }
+        self
+    }
+
     /// How many of `blocks` blocks can have their part in the layers with a window at once: a share of them,
-    /// and all that one sequence needs.
+    /// and all that one sequence and the ends beside it need.
     pub fn window_parts(&self, blocks: usize) -> usize {
         let Some(window) = self.window else { return 0 };
         // The first and the last block are seen in part, and the source of a partial copy is held.
         let one = BlockCount::for_tokens(window.tokens + window.chunk_tokens).0 + 3;
-        (blocks / KV_BLOCKS_A_WINDOW_PART).max(one).min(blocks)
+        let end = BlockCount::for_tokens(window.tokens).0 + 1;
+        (blocks / KV_BLOCKS_A_WINDOW_PART)
+            .max(one + window.ends * end)
+            .min(blocks)
     }
 
     /// Bytes of `blocks` blocks.
@@ -116,11 +132,34 @@ pub struct EffectiveContext {
     pub bytes: u64,
     /// For people.
     pub why: String,
+    pub bound: Bound,
+}
+
+/// What keeps the context from being longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// The model was trained for no more.
+    Trained,
+    Asked,
+    Memory,
+}
+
+impl Bound {
+    /// What a person can do who needs a longer context.
+    pub fn fix(self) -> &'static str {
+        match self {
+            Bound::Trained => "shorten the prompt: the model was trained for no more",
+            Bound::Asked => "shorten the prompt or raise --context",
+            Bound::Memory => "shorten the prompt or raise --kv-memory",
+        }
+    }
 }
 
 impl EffectiveContext {
     /// Errors when the window asked for is longer than the model was trained for, or does not fit.
     pub fn choose(model: ContextModel, options: ContextOptions) -> Result<Self> {
+        let model = model.with_ends(options.window_ends);
         let trained = model.trained_tokens;
         if let Some(need) = options.context_tokens.filter(|need| *need > trained) {
             return Err(Error::ContextTooLong {
@@ -149,12 +188,17 @@ impl EffectiveContext {
             });
         }
         let tokens = wanted.min((fit - 1) * BLOCK_TOKENS);
-        let why = match (options.context_tokens, tokens < wanted) {
+        let bound = match options.context_tokens {
+            _ if tokens == trained => Bound::Trained,
+            Some(_) => Bound::Asked,
+            None => Bound::Memory,
+        };
+        let why = match (options.context_tokens, bound) {
             (Some(_), _) => "as asked for".to_string(),
-            (None, false) => format!("the model was trained for {trained} tokens"),
-            (None, true) => {
+            (None, Bound::Memory) => {
                 format!("{budget_why} holds {tokens} tokens; the model was trained for {trained}")
             }
+            (None, _) => format!("the model was trained for {trained} tokens"),
         };
         let blocks = match options.kv_bytes {
             Some(_) => fit,
@@ -169,6 +213,7 @@ impl EffectiveContext {
             window_parts: model.window_parts(blocks),
             bytes: model.bytes(blocks),
             why,
+            bound,
         })
     }
 }
@@ -185,7 +230,7 @@ fn window_blocks(tokens: usize) -> usize {
 
 fn budget(model: ContextModel, options: ContextOptions, wanted: usize) -> (u64, String) {
     if let Some(bytes) = options.kv_bytes {
-        return (bytes, format!("KV memory of {}, as asked for,", mib(bytes)));
+        return (bytes, format!("KV memory of {}", mib(bytes)));
     }
     let one_window = model.bytes(window_blocks(wanted));
     let Some(free) = options.free_bytes else {
@@ -230,6 +275,7 @@ mod tests {
                 free_bytes: free_mib.map(|m| m * MIB),
                 kv_bytes: kv_mib.map(|m| m * MIB),
                 context_tokens,
+                window_ends: 0,
             },
         )
     }
@@ -294,6 +340,12 @@ mod tests {
             let have = choose(*trained, *free, *kv, *context).expect("fits");
             assert_eq!((have.tokens, have.blocks), (*tokens, *blocks), "{have:?}");
             assert!(have.why.contains(why), "{have:?}");
+            let fix = match why {
+                _ if tokens == trained => "trained for no more",
+                why if why.contains("asked") => "--context",
+                _ => "--kv-memory",
+            };
+            assert!(have.bound.fix().contains(fix), "{have:?}");
             assert_eq!(have.bytes, *blocks as u64 * MIB);
         }
     }
@@ -307,11 +359,15 @@ mod tests {
                 tokens: 512,
                 part_bytes: 5 * MIB,
                 chunk_tokens: 256,
+                ends: 0,
             }),
         };
         // 768 positions are 24 blocks, and three more.
         let parts = [1, 27, 28, 108, 400].map(|blocks| model.window_parts(blocks));
         assert_eq!(parts, [1, 27, 27, 27, 100]);
+        // An end of 512 positions is 17 blocks at most.
+        let parts = [27, 200, 1000].map(|blocks| model.with_ends(5).window_parts(blocks));
+        assert_eq!(parts, [27, 27 + 5 * 17, 250]);
         for bytes in [0, 6, 7, 161, 162, 163, 1000, 5000].map(|n| n * MIB) {
             let blocks = model.blocks_in(bytes);
             assert!(model.bytes(blocks) <= bytes && model.bytes(blocks + 1) > bytes);

@@ -342,6 +342,7 @@ impl Shared {
                 prompt: tokens,
                 need: tokens + 1,
                 have: self.context.tokens,
+                bound: self.context.bound,
                 pieces: prompt.piece_tokens(),
             });
         }

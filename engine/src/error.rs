@@ -4,6 +4,7 @@
 
 pub use kernels::Blame;
 
+use crate::context::Bound;
 use crate::grammar::GrammarError;
 use crate::sampler::SampleError;
 
@@ -29,13 +30,15 @@ pub enum Error {
     },
     #[error(
         "the prompt does not fit the context window: need {need} tokens (prompt {prompt} and room \
-         for 1 of reply), have {have}; shorten the prompt or raise --context\n{}",
+         for 1 of reply), have {have}; {}\n{}",
+        bound.fix(),
         piece_table(pieces)
     )]
     PromptTooLong {
         prompt: usize,
         need: usize,
         have: usize,
+        bound: Bound,
         pieces: Vec<PieceTokens>,
     },
     #[error("token id {id} at position {position} is not in the vocabulary of {vocab} tokens")]

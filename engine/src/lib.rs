@@ -44,7 +44,7 @@ mod windows;
 mod worth;
 
 pub use clock::{Clock, SystemClock};
-pub use context::{ContextModel, ContextOptions, ContextWindow, EffectiveContext};
+pub use context::{Bound, ContextModel, ContextOptions, ContextWindow, EffectiveContext};
 pub use core::{Trace, TraceRow};
 pub use disk::{DiskOptions, DiskStats};
 pub use engine::{Engine, EngineConfig};

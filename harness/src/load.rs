@@ -51,8 +51,11 @@ pub enum KvRoom {
     Bytes(u64),
     /// As much as it takes to find so many tokens again.
     Tokens(usize),
-    /// As much as so many tokens take while they are computed with.
-    TokensAtMost(usize),
+    /// As much as it takes to go on with so many conversations of so many tokens each, and no more.
+    Conversations {
+        number: usize,
+        tokens: usize,
+    },
 }
 
 impl ModelOptions {
@@ -183,14 +186,21 @@ pub fn start(
     let dialect = ToolDialect::detect(template.source());
     let config = EngineConfig::default();
     let sizes = ContextModel::new(&*loaded.forward, config.chunk_tokens);
+    let window_ends = match options.kv_room {
+        Some(KvRoom::Conversations { number, .. }) => number,
+        _ => 0,
+    };
     let context = ContextOptions {
         free_bytes: options.device.available_bytes(),
         context_tokens: options.context_tokens,
         kv_bytes: options.kv_room.map(|room| match room {
             KvRoom::Bytes(bytes) => bytes,
             KvRoom::Tokens(tokens) => sizes.bytes_to_find(tokens),
-            KvRoom::TokensAtMost(tokens) => sizes.bytes_of_tokens(tokens),
+            KvRoom::Conversations { number, tokens } => {
+                sizes.with_ends(number).bytes_of_tokens(number * tokens)
+            }
         }),
+        window_ends,
     };
     let engine = EngineConfig {
         context,

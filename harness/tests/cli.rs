@@ -456,6 +456,59 @@ fn bench_cache_runs_what_was_asked_for() {
 }
 
 #[test]
+fn what_is_kept_on_disk_is_shown_and_cleared() {
+    let home = tempfile::tempdir().unwrap();
+    let ostler = |args: &[&str]| {
+        let mut command = ostler(args);
+        command.env("OSTLER_HOME", home.path());
+        command
+    };
+    let mut run = ostler(&[
+        "run",
+        "--max-tokens",
+        "1",
+        "A prefix cache outlives its program.",
+        "-m",
+    ]);
+    run.arg(model());
+    let (_, stderr, code) = told(run.output().unwrap());
+    assert_eq!(code, 0, "{stderr}");
+    let list = || {
+        let (stdout, ..) = told(ostler(&["cache", "--json"]).output().unwrap());
+        serde_json::from_str::<Vec<Value>>(&stdout).unwrap()
+    };
+    let kept = list();
+    assert!(!kept.is_empty());
+    let model = kept[0]["model"].as_str().unwrap();
+    // As a process leaves it that is killed while it writes.
+    let name = kept[0]["name"].as_str().unwrap();
+    let (folder, _) = name.split_once('/').unwrap();
+    let unfinished = home.path().join(format!("kv/{folder}/77-0.unfinished"));
+    std::fs::write(&unfinished, b"what was said").unwrap();
+    assert_eq!(list().len(), kept.len() + 1);
+
+    let clear = |args: &[&str]| {
+        told(
+            ostler(&[&["cache", "clear"], args].concat())
+                .output()
+                .unwrap(),
+        )
+    };
+    let (_, stderr, code) = clear(&["--model", "another"]);
+    assert_eq!(code, 2, "{stderr}");
+    assert!(stderr.contains(model), "{stderr}");
+    let (stdout, ..) = clear(&["--older-than", "1h"]);
+    assert!(stdout.starts_with("removed 0 files"), "{stdout}");
+    let (stdout, stderr, code) = clear(&["--model", model]);
+    assert_eq!(code, 0, "{stderr}");
+    assert!(
+        stdout.starts_with(&format!("removed {} files", kept.len() + 1)),
+        "{stdout}"
+    );
+    assert!(list().is_empty() && !unfinished.exists());
+}
+
+#[test]
 fn bench_speed_measures_what_was_asked_for() {
     let args = [
         "bench",

@@ -71,6 +71,17 @@ impl Folder {
         }
     }
 
+    /// What is being written, or was when its process died.
+    pub fn unfinished(&self) -> io::Result<Vec<Entry>> {
+        self.list_ending(UNFINISHED)
+    }
+
+    fn list_ending(&self, ending: &str) -> io::Result<Vec<Entry>> {
+        let mut entries = Vec::new();
+        self.each_file(ending, |_, entry| entries.push(entry))?;
+        Ok(entries)
+    }
+
     /// Removes what processes left that died while they wrote.
     fn sweep(&self) {
         let now = self.now();
@@ -144,9 +155,7 @@ impl Folder {
 
 impl Files for Folder {
     fn list(&self) -> io::Result<Vec<Entry>> {
-        let mut entries = Vec::new();
-        self.each_file(ENDING, |_, entry| entries.push(entry))?;
-        Ok(entries)
+        self.list_ending(ENDING)
     }
 
     fn read(&self, name: &str, offset: u64, to: &mut [u8]) -> io::Result<()> {
@@ -156,10 +165,7 @@ impl Files for Folder {
     fn write(&self, name: &str, parts: &[Vec<u8>]) -> io::Result<()> {
         let path = self.path(name)?;
         let folder = path.parent().expect("a file is in a folder");
-        match private_folders().create(folder) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
-            Err(_) | Ok(()) => {}
-        }
+        private_folders().recursive(true).create(folder)?;
         if !fs::symlink_metadata(folder)?.is_dir() {
             return Err(io::Error::new(
                 io::ErrorKind::NotADirectory,

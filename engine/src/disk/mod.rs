@@ -36,7 +36,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
-use writer::{Job, Outcome, Run, Writer};
+use writer::{Job, Outcome, Run, Writer, Written};
 
 /// Where blocks are kept on disk, and how much of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,11 +92,14 @@ impl BlockFormat {
 }
 
 pub struct Disk {
+    folder: PathBuf,
     files: Arc<dyn Files>,
     writer: Writer,
     index: Index,
     /// Files of other models, and those of this one that do not fit.
     others: HashMap<Name, Entry>,
+    /// Files that the writer has been told to remove.
+    leaving: HashSet<Name>,
     format: BlockFormat,
     model: String,
     flight: Flight,
@@ -158,10 +161,12 @@ impl Disk {
         format: BlockFormat,
     ) -> io::Result<Disk> {
         let mut disk = Disk {
+            folder: options.folder.clone(),
             files,
             writer,
             index: Index::default(),
             others: HashMap::new(),
+            leaving: HashSet::new(),
             format,
             model: options.model.clone(),
             flight: Flight::default(),
@@ -267,7 +272,11 @@ impl Disk {
         let read = self.read_one(found, to, place);
         match &read {
             Ok(()) => self.stats.bytes_loaded += to.len() as u64,
-            Err(reason) => self.leave_out(&found.slot.file, reason),
+            Err(reason) => {
+                let name = &found.slot.file;
+                let bytes = self.index.get(name).map(|s| s.header.file_bytes());
+                self.leave_out(name, bytes.unwrap_or_default(), reason);
+            }
         }
         read
     }
@@ -293,26 +302,18 @@ impl Disk {
         }
     }
 
-    fn leave_out(&mut self, name: &Name, reason: &Unfit) {
+    fn leave_out(&mut self, name: &Name, bytes: u64, reason: &Unfit) {
         self.stats.files_unfit += 1;
+        self.forget(name);
         match reason {
             // Another process needed the room, or the person cleared the cache.
-            Unfit::Gone => {
-                tracing::debug!(file = %name, "a file of KV blocks was lost");
-                self.forget(name);
-            }
-            // It may be read again some day. Until then its bytes count, and it goes first.
-            Unfit::Io(_) => {
+            Unfit::Gone => tracing::debug!(file = %name, "a file of KV blocks was lost"),
+            // It may be read again some day, or by another version. Until then its bytes count, and it goes first.
+            Unfit::Io(_) | Unfit::Version(_) => {
                 tracing::warn!(file = %name, %reason, "a file of KV blocks is left out");
-                if let Some(stored) = self.index.get(name) {
-                    let entry = Entry {
-                        name: name.clone(),
-                        bytes: stored.header.file_bytes(),
-                        used: 0,
-                    };
-                    self.others.insert(name.clone(), entry);
-                }
-                self.forget(name);
+                let (name, used) = (name.clone(), 0);
+                self.others
+                    .insert(name.clone(), Entry { name, bytes, used });
             }
             _ => {
                 tracing::warn!(file = %name, %reason, "a file of KV blocks is removed");
@@ -427,11 +428,14 @@ impl Disk {
     /// Takes in what the writer has done; with `wait`, after waiting that long for something.
     pub fn settle(&mut self, wait: Option<Duration>) {
         for outcome in self.writer.outcomes(wait) {
-            self.settle_one(outcome);
+            match outcome {
+                Outcome::Written(written) => self.settle_one(*written),
+                Outcome::Removed(name) => drop(self.leaving.remove(&name)),
+            }
         }
     }
 
-    fn settle_one(&mut self, outcome: Outcome) {
+    fn settle_one(&mut self, outcome: Written) {
         self.took(outcome.cpu);
         let header = outcome.header;
         self.flight.bytes -= header.file_bytes();
@@ -445,11 +449,20 @@ impl Disk {
         match outcome.written {
             Ok(()) => {
                 self.stats.bytes_written += header.file_bytes();
+                self.others.remove(&outcome.name);
                 let useless = self.index.insert(outcome.name, header, self.files.now());
                 useless.iter().for_each(|name| self.remove(name));
             }
+            // The person cleared the cache while it was written.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                tracing::debug!(file = %outcome.name, "a file of KV blocks was lost");
+            }
             Err(error) if self.stats.read_only.is_none() => {
-                tracing::warn!(%error, "the KV cache is kept in memory only from now on");
+                let folder = self.folder.display();
+                tracing::warn!(
+                    "the KV cache is kept in memory only from now on: cannot write into {folder}: {error}; make \
+                     room there or let it be written to, then start again"
+                );
                 self.stats.read_only = Some(error.to_string());
             }
             Err(_) => {}
@@ -491,6 +504,7 @@ impl Disk {
         self.forget(name);
         self.others.remove(name);
         self.stats.files_removed += 1;
+        self.leaving.insert(name.clone());
         self.writer.give(Job::Remove(name.clone()));
     }
 
@@ -520,7 +534,7 @@ impl Disk {
                 stored.used = stored.used.max(entry.used);
                 continue;
             }
-            if self.others.contains_key(&entry.name) {
+            if self.others.contains_key(&entry.name) || self.leaving.contains(&entry.name) {
                 continue;
             }
             if !entry.name.starts_with(&prefix) {
@@ -532,13 +546,7 @@ impl Disk {
                     // What a tail of another process has too much is removed by that process.
                     self.index.insert(entry.name, header, entry.used);
                 }
-                Err(reason) => {
-                    tracing::warn!(file = %entry.name, %reason, "a file of KV blocks is left out");
-                    self.stats.files_unfit += 1;
-                    // It goes first when room is needed.
-                    let entry = Entry { used: 0, ..entry };
-                    self.others.insert(entry.name.clone(), entry);
-                }
+                Err(reason) => self.leave_out(&entry.name, entry.bytes, &reason),
             }
         }
         Ok(())

@@ -34,8 +34,15 @@ pub enum Job {
     Note { name: Name, hits: u64 },
 }
 
+/// What has been done.
+pub enum Outcome {
+    Written(Box<Written>),
+    /// It was tried, at least.
+    Removed(Name),
+}
+
 /// What became of a write.
-pub struct Outcome {
+pub struct Written {
     pub name: Name,
     pub header: Header,
     pub keys: Vec<BlockKey>,
@@ -118,15 +125,18 @@ fn carry_out(files: &dyn Files, job: Job, done: &Sender<Outcome>) {
     match job {
         Job::Write(run) => {
             // Nobody listens any more when the engine has gone; the file is there all the same.
-            let _ = done.send(write(files, run));
+            let _ = done.send(Outcome::Written(Box::new(write(files, run))));
         }
-        // Another process may have been first.
-        Job::Remove(name) => drop(files.remove(&name)),
+        Job::Remove(name) => {
+            // Another process may have been first.
+            let _ = files.remove(&name);
+            let _ = done.send(Outcome::Removed(name));
+        }
         Job::Note { name, hits } => drop(files.note(&name, HITS_OFFSET, &hits.to_le_bytes())),
     }
 }
 
-fn write(files: &dyn Files, run: Box<Run>) -> Outcome {
+fn write(files: &dyn Files, run: Box<Run>) -> Written {
     let Run {
         name,
         mut header,
@@ -142,7 +152,7 @@ fn write(files: &dyn Files, run: Box<Run>) -> Outcome {
     (header.sums, header.part_sums) = (sums(&blocks), sums(&parts));
     let head = [header.encode()].into_iter();
     let all: Vec<Vec<u8>> = head.chain(blocks).chain(parts).collect();
-    Outcome {
+    Written {
         written: files.write(&name, &all),
         cpu: thread_cpu().saturating_sub(before),
         name,

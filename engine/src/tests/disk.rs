@@ -189,6 +189,20 @@ fn exchanged_names_and_strange_files_do_no_harm() {
     assert_eq!(answer(&files, &b, 1).report.computed, 1);
 }
 
+/// What is damaged goes at the first start that meets it; what another version wrote is that version's.
+#[test]
+fn damaged_headers_are_met_once() {
+    let files = files();
+    answer(&files, &ids(7, 200), 1);
+    let names = files.names();
+    files.put(&format!("{}x.kv", &names[0][..33]), vec![7; 5000]);
+    files.change(&names[0], |bytes| bytes[8] = 77);
+    let unfit = |rig: &Rig| rig.core.stats().disk.expect("a disk").files_unfit;
+    assert_eq!(unfit(&started(&files)), 2);
+    assert_eq!(unfit(&started(&files)), 1);
+    assert_eq!(files.names(), names);
+}
+
 /// A file that goes bad between the plan and the call is told in the report.
 #[test]
 fn what_cannot_be_read_is_computed_and_told() {

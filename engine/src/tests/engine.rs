@@ -17,7 +17,7 @@ fn engine(context: usize) -> Engine {
         context: ContextOptions {
             context_tokens: Some(context),
             free_bytes: Some(1 << 24),
-            kv_bytes: None,
+            ..ContextOptions::default()
         },
         ..EngineConfig::default()
     };
@@ -287,7 +287,7 @@ fn a_context_that_does_not_fit_is_refused_with_both_numbers() {
         context: ContextOptions {
             context_tokens: Some(4096),
             free_bytes: Some(100_000),
-            kv_bytes: None,
+            ..ContextOptions::default()
         },
         ..EngineConfig::default()
     };

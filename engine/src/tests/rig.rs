@@ -3,7 +3,7 @@
 use super::fake::{FakeForward, FakeVocab, Log, Reference, VOCAB};
 use super::files::MemoryFiles;
 use crate::clock::Clock;
-use crate::context::EffectiveContext;
+use crate::context::{Bound, EffectiveContext};
 use crate::core::{Core, Limits, Submission, TraceRow};
 use crate::disk::{BlockFormat, Disk};
 use crate::error::Result;
@@ -163,6 +163,7 @@ impl Rig {
             window_parts: window.map_or(0, |window| window.parts),
             bytes: (blocks * 2048) as u64,
             why: "the test says so".into(),
+            bound: Bound::Asked,
         };
         let core = Core::new(
             Box::new(forward),

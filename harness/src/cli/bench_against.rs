@@ -40,12 +40,7 @@ pub struct Answer {
 impl Server {
     /// Asks the server at `url` (with or without `/v1`) for its first model.
     pub fn new(url: &str) -> Result<Server> {
-        let address = root(url).to_owned();
-        if !address.starts_with("http://") && !address.starts_with("https://") {
-            return Err(Error::caller(format!(
-                "--against {url}: need an address such as http://127.0.0.1:8080"
-            )));
-        }
+        let address = root("--against", url)?;
         let agent = agent();
         let path = format!("{address}/v1/models");
         let mut answer = agent.get(&path).call().map_err(|e| failed(&path, &e))?;
@@ -200,9 +195,15 @@ impl Server {
     }
 }
 
-/// The address of a server, given with `/v1` or without.
-pub fn root(url: &str) -> &str {
-    url.trim_end_matches('/').trim_end_matches("/v1")
+/// The address of a server that was given to `option`, with `/v1` or without.
+pub fn root(option: &str, url: &str) -> Result<String> {
+    let root = url.trim_end_matches('/').trim_end_matches("/v1");
+    match root.starts_with("http://") || root.starts_with("https://") {
+        true => Ok(root.to_owned()),
+        false => Err(Error::caller(format!(
+            "{option} {url}: need an address such as http://127.0.0.1:8080"
+        ))),
+    }
 }
 
 /// What asks a server directly: it is on a machine of one's own, and a proxy would be timed along with it.

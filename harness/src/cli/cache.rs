@@ -1,6 +1,6 @@
 //! `ostler cache`: the keys and values that are kept on disk or in a server's memory, by model and by piece.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use engine::Layer;
@@ -54,7 +54,7 @@ fn show(env: &Env, args: &CacheShowArgs, out: &mut Out) -> Result<Exit> {
 
 /// What a server has in memory.
 fn show_server(env: &Env, url: &str, json: bool, out: &mut Out) -> Result<Exit> {
-    let url = format!("{}/cache", bench_against::root(url));
+    let url = format!("{}/cache", bench_against::root("--server", url)?);
     let failed = |why: &dyn std::fmt::Display| {
         Error::device(format!("{url}: {why}; is `ostler serve` running there?"))
     };
@@ -135,9 +135,9 @@ fn kept(env: &Env, filter: &CacheFilter) -> Result<Vec<KeptFile>> {
     let mut files = disk::survey(&folder)
         .map_err(|error| Error::device(format!("cannot list {}: {error}", folder.display())))?;
     if let Some(wanted) = &filter.model {
-        let known: Vec<&str> = by_model(&files).into_keys().flatten().collect();
-        if !known.contains(&wanted.as_str()) {
-            return Err(no_such_model(wanted, &known));
+        let known: BTreeSet<&str> = files.iter().filter_map(|f| f.model.as_deref()).collect();
+        if !known.contains(wanted.as_str()) {
+            return Err(no_such_model(wanted, &Vec::from_iter(known)));
         }
         files.retain(|file| file.model.as_ref() == Some(wanted));
     }
@@ -158,13 +158,14 @@ fn no_such_model(wanted: &str, known: &[&str]) -> Error {
     Error::caller(format!("nothing is kept of a model {wanted}; {hint}"))
 }
 
-/// What files are called whose header cannot be read.
+/// What files are called whose header cannot be read, and those that were never finished.
 const UNFIT: &str = "(of no use)";
 
 fn by_model(files: &[KeptFile]) -> BTreeMap<Option<&str>, Vec<&KeptFile>> {
     let mut models: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for file in files {
-        models.entry(file.model.as_deref()).or_default().push(file);
+        let model = file.model.as_deref().filter(|_| file.unfit.is_none());
+        models.entry(model).or_default().push(file);
     }
     models
 }

@@ -7,6 +7,7 @@ mod scenarios;
 mod side;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -29,6 +30,14 @@ use side::{Here, There};
 
 pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
     let groups = chosen(&args.scenario)?;
+    if let Some(path) = &args.svg {
+        // Told now, not after minutes of measuring.
+        let open = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(path);
+        open.map_err(|e| unwritten(path, &e))?;
+    }
     let options = loading::options(&args.model)?;
     let server = args.against.as_deref().map(Server::new).transpose()?;
     let server_name = server.as_ref().map(Server::name);
@@ -56,6 +65,11 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
             pairs.push(pair);
         }
     }
+    if pairs.is_empty() {
+        return Err(Error::caller(
+            "nothing was measured: the context is too short for every scenario",
+        ));
+    }
     let against = server_name.as_deref();
     if args.json {
         let rows: Vec<Value> = pairs.iter().map(|pair| pair.json(against)).collect();
@@ -69,14 +83,17 @@ pub fn run(env: &Env, args: &BenchCacheArgs, out: &mut Out) -> Result<Exit> {
     }
     if let Some(path) = &args.svg {
         let chart = chart::draw(&pairs, &bench.model, against);
-        std::fs::write(path, chart)
-            .map_err(|e| Error::caller(format!("--svg {}: {e}", path.display())))?;
+        std::fs::write(path, chart).map_err(|e| unwritten(path, &e))?;
     }
     let wrong = |pair: &Pair| Some((pair.ours.scenario, pair.ours.wrong.clone()?));
     match pairs.iter().find_map(wrong) {
         Some((scenario, why)) => Err(Error::bug(format!("scenario {scenario}: {why}"))),
         None => Ok(Exit::Done),
     }
+}
+
+fn unwritten(path: &Path, why: &std::io::Error) -> Error {
+    Error::caller(format!("--svg {}: {why}", path.display()))
 }
 
 /// The groups that hold the scenarios asked for; all, if none was.
@@ -117,7 +134,7 @@ impl Bench<'_> {
                 Some(here) => here,
                 None => self.start(room, KvDisk::Off)?,
             },
-            Room::Tokens(_) => self.start(room, KvDisk::Off)?,
+            Room::Conversations { .. } => self.start(room, KvDisk::Off)?,
             Room::Disk => {
                 let path = folder.insert(self.folder()?).path().to_owned();
                 let bytes_max = BENCH_DISK_BYTES;
@@ -133,8 +150,8 @@ impl Bench<'_> {
             false => {
                 let names = group.names.join(", ");
                 note(&format!(
-                    "note: {names} left out: needs a context of {need} tokens, have {have}; use a smaller \
-                     --prompt-tokens"
+                    "note: {names} left out: needs a context of {need} tokens, have {have}; lower \
+                     --prompt-tokens (256 at least) or raise --context"
                 ));
                 Vec::new()
             }
@@ -170,14 +187,14 @@ impl Bench<'_> {
             ..self.options.clone()
         };
         // Where a person said how much there is, not everything need be there.
-        let keeps_all = !matches!(room, Room::Tokens(_)) && options.kv_room.is_none();
+        let keeps_all = !matches!(room, Room::Conversations { .. }) && options.kv_room.is_none();
         match room {
             Room::All | Room::Disk => {
                 let all = KvRoom::Tokens(scenarios::resident_tokens(prompt));
                 options.kv_room.get_or_insert(all);
             }
-            Room::Tokens(tokens) => {
-                options.kv_room = Some(KvRoom::TokensAtMost(tokens));
+            Room::Conversations { number, tokens } => {
+                options.kv_room = Some(KvRoom::Conversations { number, tokens });
                 options.context_tokens = None;
             }
         }

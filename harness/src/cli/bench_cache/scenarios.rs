@@ -56,8 +56,8 @@ const RESULTS: [usize; 29] = [
 pub enum Room {
     /// Everything that the scenario sends.
     All,
-    /// So many tokens and no more.
-    Tokens(usize),
+    /// So many conversations of so many tokens each, and no more.
+    Conversations { number: usize, tokens: usize },
     /// Everything, and a folder that outlives the engine.
     Disk,
 }
@@ -123,7 +123,10 @@ pub const GROUPS: [Group; 8] = [
     Group {
         names: &["budget-8"],
         context: |prompt| conversation(prompt),
-        room: |prompt| Room::Tokens(conversation(prompt) * CONVERSATIONS_FIT),
+        room: |prompt| Room::Conversations {
+            number: CONVERSATIONS_FIT,
+            tokens: conversation(prompt),
+        },
         run: budget,
     },
     Group {
