@@ -1,13 +1,13 @@
 //! Law 1: a hit never changes an answer. On the CPU the logits after any hit are those of a cold
-//! run, bit for bit: at every split of a prompt, inside blocks, after a fork, after eviction, in any
+//! run, bit for bit: at every split of a prompt, inside blocks, after a fork, after eviction, from disk, in any
 //! chunks, beside any neighbours, on any number of threads. Law 2 beside it: each test asserts what
 //! was reused and what went through the forward pass, so none passes because the cache never hit.
 
 mod common;
 
 use engine::{
-    Between, ContextOptions, Engine, EngineConfig, Event, Finish, Generation, Layer, Piece, Prompt,
-    Report, Request, Salt, SamplingParams, Timeline, TokenBytes, TraceRow,
+    Between, ContextOptions, DiskOptions, Engine, EngineConfig, Event, Finish, Generation, Layer,
+    Piece, Prompt, Report, Request, Salt, SamplingParams, Timeline, TokenBytes, TraceRow,
 };
 use kernels::{KvType, WeightType};
 use models::config::Family;
@@ -78,6 +78,20 @@ struct Answer {
 
 impl Lab {
     fn new(model: &Path, setup: Setup) -> Lab {
+        Lab::start(model, setup, None)
+    }
+
+    /// Blocks outlive it in `folder`.
+    fn with_disk(model: &Path, setup: Setup, folder: &Path) -> Lab {
+        let disk = DiskOptions {
+            folder: folder.to_owned(),
+            bytes_max: 1 << 30,
+            model: "lab".into(),
+        };
+        Lab::start(model, setup, Some(disk))
+    }
+
+    fn start(model: &Path, setup: Setup, disk: Option<DiskOptions>) -> Lab {
         let options = LoadOptions {
             device: Device::Cpu {
                 threads: setup.threads,
@@ -107,6 +121,7 @@ impl Lab {
             },
             chunk_tokens: setup.chunk_tokens,
             trace: Some(Arc::new(trace)),
+            disk,
             ..EngineConfig::default()
         };
         let engine = Engine::start(loaded.forward, Arc::new(NoText(vocab)), config);
@@ -355,6 +370,33 @@ fn after_eviction(lab: &Lab, length: usize) {
     assert_same("warm again", &warm, &cold);
 }
 
+/// What one engine wrote the next one reads: all of it, the part before an edit, and nothing of another salt.
+fn after_restart(model: &Path, setup: Setup, length: usize) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let start = || Lab::with_disk(model, setup, folder.path());
+    let ask = |ids: &[u32], salt: &str, reused: usize| {
+        let lab = start();
+        let before = lab.rows_forwarded();
+        let answer = lab.ask(&[ids], &Salt::new(salt), 3);
+        assert_counts(&lab, before, &answer, reused);
+        answer
+    };
+    // In memory only: nothing is warm there but what was asked before.
+    let plain = Lab::new(model, setup);
+    let ids = plain.ids(7, length);
+    ask(&ids, "a", 0);
+    let cold = plain.cold(&[&ids], 3);
+    assert_same("from disk", &ask(&ids, "a", length - 1), &cold);
+    assert_same("another salt", &ask(&ids, "b", 0), &cold);
+    for n in [1, 31, 32, 33, length - 1] {
+        let mut edited = ids.clone();
+        edited[n] = (edited[n] + 1) % plain.vocab as u32;
+        let what = format!("from disk, edited at {n}");
+        let hit = ask(&edited, "a", n);
+        assert_same(&what, &hit, &plain.cold(&[&edited], 3));
+    }
+}
+
 struct TinyCase {
     name: &'static str,
     family: Family,
@@ -443,12 +485,14 @@ fn tiny_models_hit_and_miss_alike() {
             kv_bytes: case.window.map(|_| 64 << 20),
             ..SETUP
         };
-        let lab = Lab::new(&tiny(folder.path(), case), setup);
+        let path = tiny(folder.path(), case);
+        let lab = Lab::new(&path, setup);
         every_split(&lab, 97, 3);
         edits(&lab, 97, (0..97).step_by(3));
         forks(&lab, 75);
         batches(&lab, 20);
         after_eviction(&lab, 70);
+        after_restart(&path, setup, 97);
     }
 }
 
@@ -480,10 +524,12 @@ fn threads_and_chunks_change_no_bit() {
 
 #[test]
 fn smollm2_hits_and_misses_alike() {
-    let lab = Lab::new(&common::smollm2(), SETUP);
+    let path = common::smollm2();
+    let lab = Lab::new(&path, SETUP);
     every_split(&lab, 40, 2);
     edits(&lab, 70, [0, 1, 31, 32, 33, 69].into_iter());
     forks(&lab, 45);
     batches(&lab, 9);
     after_eviction(&lab, 50);
+    after_restart(&path, SETUP, 70);
 }
