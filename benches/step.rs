@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use engine::SamplingParams;
+use harness::agent::compact::Domain;
 use harness::agent::driver::{Agent, Hands, Setup, Watch};
 use harness::agent::local::Local;
 use harness::agent::machine::Outcome;
@@ -125,6 +126,7 @@ impl Watch for Nobody {
         panic!("the run should have nothing to tell: {text}");
     }
     fn answered(&mut self, _: &str) {}
+    fn run_ended(&mut self, _: &Outcome) {}
 }
 
 fn main() -> ExitCode {
@@ -216,6 +218,7 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
     let setup = Setup {
         workspace: work,
         instructions: None,
+        domain: Domain::default(),
         rounds_max: None,
     };
     let session = Session::create(&dir.join("sessions"), "bench", || 0).expect("a session");

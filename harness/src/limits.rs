@@ -169,6 +169,8 @@ pub const RESULT_FRAME_TOKENS_MAX: usize = 128;
 pub const AGENT_WINDOW_MIN: usize = 3_072;
 /// The message that asks for a summary is about 130 tokens in the tokenizers at hand.
 pub const COMPACTION_INSTRUCTION_TOKENS: usize = 150;
+/// Files that a summary lists as changed, and as read.
+pub const COMPACTION_FILES_MAX: usize = 20;
 /// Room for a result below which the context is compacted first: a marker and a few lines.
 pub const RESULT_TOKENS_MIN: usize = 200;
 /// Rounds of tools in one run. Long tasks of small models take some dozens.

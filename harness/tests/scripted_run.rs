@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use harness::Error;
+use harness::agent::compact::Domain;
 use harness::agent::driver::{Agent, Hands, Setup, Watch};
 use harness::agent::machine::{Answer, Outcome};
 use harness::agent::runtime::{Ask, Calls, Reply, Runtime, StepError, Streamed};
@@ -136,6 +137,7 @@ impl Watch for Told {
     fn answered(&mut self, text: &str) {
         self.0.push(format!("answer: {text}"));
     }
+    fn run_ended(&mut self, _: &Outcome) {}
 }
 
 struct Stage {
@@ -188,6 +190,7 @@ impl Stage {
             workspace: self.work(),
             instructions: None,
             rounds_max: None,
+            domain: Domain::default(),
         };
         let mut agent = Agent::new(hands, self.session(), setup).expect("an agent");
         let outcome = agent.run(goal).expect("it runs");

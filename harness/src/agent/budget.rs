@@ -56,6 +56,17 @@ impl Budget {
         (room >= limits::RESULT_TOKENS_MIN).then_some(room)
     }
 
+    /// Refuses an instruction to sum up for which there is no room once it is needed.
+    pub fn check_instruction(&self, tokens: usize) -> Result<(), Error> {
+        match tokens <= self.instruction {
+            true => Ok(()),
+            false => Err(Error::caller(format!(
+                "the instruction for summaries has {tokens} tokens, and {} are set aside for it; shorten it",
+                self.instruction
+            ))),
+        }
+    }
+
     /// Refuses fixed pieces that exceed their share, naming them.
     pub fn check_fixed(&self, pieces: &[(String, usize)]) -> Result<(), Error> {
         let total: usize = pieces.iter().map(|(_, tokens)| tokens).sum();

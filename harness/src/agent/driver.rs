@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::budget::Budget;
+use super::compact::Domain;
 use super::finish_tool;
 use super::guards::Limits;
 use super::machine::{Answer, Effect, Event, Machine, Outcome, Phase};
@@ -32,6 +33,7 @@ pub trait Watch {
     fn told(&mut self, text: &str);
     /// The answer, where the model gave it by a call and it was not streamed.
     fn answered(&mut self, text: &str);
+    fn run_ended(&mut self, outcome: &Outcome);
 }
 
 /// What a run is given.
@@ -40,6 +42,8 @@ pub struct Setup {
     /// Words of the user's own behind the built-in instructions.
     pub instructions: Option<String>,
     pub rounds_max: Option<usize>,
+    /// What summaries dwell on.
+    pub domain: Domain,
 }
 
 /// An agent at work on one session.
@@ -82,6 +86,7 @@ impl<'a> Agent<'a> {
     /// An agent on a new or resumed session. Refuses fixed pieces that exceed their budget.
     pub fn new(hands: Hands<'a>, mut session: Session, setup: Setup) -> Result<Agent<'a>, Error> {
         let budget = Budget::for_window(hands.runtime.window())?;
+        budget.check_instruction(hands.runtime.count(setup.domain.instruction()))?;
         let mut specs = hands.tools.specs();
         specs.extend([finish_tool::spec(), transcript_tool::spec()]);
         specs.sort_by(|a, b| a.name.cmp(b.name));
@@ -144,19 +149,31 @@ impl<'a> Agent<'a> {
             tokens,
         });
         while let Some(now) = event.take() {
-            let machine = self.machine.take().expect("put back below");
-            let (machine, effects) = machine.advance(now);
-            self.machine = Some(machine);
-            for effect in effects {
+            for text in self.asker.said() {
+                let tokens = self.runtime.count(&text) + limits::RESULT_FRAME_TOKENS_MAX;
+                self.tokens_at_most = self.tokens_at_most.map(|most| most + tokens);
+                self.advance(Event::Steered { text, tokens });
+            }
+            for effect in self.advance(now) {
                 event = self.carry_out(effect)?.or(event);
             }
         }
         match &self.machine.as_ref().expect("put back above").phase {
-            Phase::Done(outcome) => Ok(outcome.clone()),
+            Phase::Done(outcome) => {
+                self.watch.run_ended(outcome);
+                Ok(outcome.clone())
+            }
             Phase::Model | Phase::Tools { .. } | Phase::Compact { .. } => Err(Error::bug(
                 "the run stopped in the middle: no effect gave an event",
             )),
         }
+    }
+
+    fn advance(&mut self, event: Event) -> Vec<Effect> {
+        let machine = self.machine.take().expect("put back below");
+        let (machine, effects) = machine.advance(event);
+        self.machine = Some(machine);
+        effects
     }
 
     /// A goal that no compaction makes room for would end this run and each that resumes it.
@@ -231,6 +248,7 @@ impl<'a> Agent<'a> {
             tools: &self.specs,
             reply_max: self.budget.reply,
             calls,
+            thinking: true,
             cancel: &self.cancel,
         };
         let reply = match self

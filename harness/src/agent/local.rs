@@ -132,6 +132,11 @@ impl Runtime for Local {
             ..ReplyOptions::default()
         };
         let mut conversation = self.conversation(ask.view, ask.tools);
+        if !ask.thinking {
+            // The name that templates of thinking models ask for; others do not look at it.
+            let off = ("enable_thinking".to_owned(), false.into());
+            conversation.extra.extend([off]);
+        }
         if ask.calls == Calls::Finish
             && let Some(finish) = conversation
                 .tools

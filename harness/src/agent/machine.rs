@@ -75,8 +75,11 @@ pub enum Outcome {
 /// What happened.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// The person gives the run its goal, or a follow-up.
+    /// The person gives the run its goal, or a follow-up. `tokens` is the context's length with it.
     Asked { text: String, tokens: usize },
+    /// The person says something while the run goes on, of so many tokens. It is kept until the model is asked
+    /// next: a message may not stand between a call and its result.
+    Steered { text: String, tokens: usize },
     /// The model finished its turn. `tokens` is the context's length now, this turn included.
     Answered { answer: Answer, tokens: usize },
     /// The runtime could not answer.
@@ -132,11 +135,13 @@ pub enum Effect {
     Deliver(String),
 }
 
-/// The machine: a phase and the guards that watch it.
+/// The machine: a phase, the guards that watch it, and what the person has said meanwhile.
 #[derive(Clone, Debug)]
 pub struct Machine {
     pub phase: Phase,
     pub guards: Guards,
+    /// Text and tokens.
+    heard: Vec<(String, usize)>,
 }
 
 impl Machine {
@@ -149,20 +154,86 @@ impl Machine {
         Machine {
             phase: Phase::Done(idle),
             guards: Guards::new(limits),
+            heard: Vec::new(),
         }
     }
 
     /// Takes the event, gives the machine that follows and what is to be done.
-    pub fn advance(self, event: Event) -> (Machine, Vec<Effect>) {
-        let Machine { phase, mut guards } = self;
+    pub fn advance(mut self, event: Event) -> (Machine, Vec<Effect>) {
+        if let Event::Steered { text, tokens } = event {
+            self.heard.push((text, tokens));
+            return (self, Vec::new());
+        }
+        let Machine {
+            phase,
+            mut guards,
+            mut heard,
+        } = self;
+        let tokens = event.tokens();
         let (phase, effects) = match phase {
             Phase::Model => in_model(&mut guards, event),
             Phase::Tools { running, waiting } => in_tools(&mut guards, running, waiting, event),
             Phase::Compact { reason, then } => in_compact(&mut guards, reason, then, event),
             Phase::Done(outcome) => in_done(&mut guards, outcome, event),
         };
-        (Machine { phase, guards }, effects)
+        let (phase, effects) = listen(&mut guards, &mut heard, phase, effects, tokens);
+        let next = Machine {
+            phase,
+            guards,
+            heard,
+        };
+        (next, effects)
     }
+}
+
+impl Event {
+    /// The context's length, where the event tells.
+    fn tokens(&self) -> Option<usize> {
+        match self {
+            Event::Asked { tokens, .. }
+            | Event::Answered { tokens, .. }
+            | Event::ToolFinished { tokens, .. }
+            | Event::NoRoom { tokens, .. }
+            | Event::Compacted { after: tokens, .. } => Some(*tokens),
+            Event::Steered { .. }
+            | Event::ModelFailed { .. }
+            | Event::CompactFailed { .. }
+            | Event::Interrupt { .. } => None,
+        }
+    }
+}
+
+/// Puts what the person has said meanwhile where a message may stand: before the model is asked, and behind an
+/// answer, which then is not the end. Where a run ends otherwise it is recorded for whoever goes on.
+fn listen(
+    guards: &mut Guards,
+    heard: &mut Vec<(String, usize)>,
+    phase: Phase,
+    mut effects: Vec<Effect>,
+    tokens: Option<usize>,
+) -> (Phase, Vec<Effect>) {
+    let asks = matches!(effects.last(), Some(Effect::AskModel { .. }));
+    let ends = matches!(effects.last(), Some(Effect::Append(Entry::End { .. })));
+    if heard.is_empty() || !(asks || ends) {
+        return (phase, effects);
+    }
+    let last = effects.pop();
+    let added: usize = heard.iter().map(|(_, tokens)| tokens).sum();
+    effects.extend(
+        heard
+            .drain(..)
+            .map(|(text, _)| Effect::Append(Entry::User { text })),
+    );
+    match &phase {
+        Phase::Done(Outcome::Interrupted | Outcome::Stopped { .. } | Outcome::Failed { .. }) => {
+            effects.extend(last);
+            return (phase, effects);
+        }
+        Phase::Done(Outcome::Answered { .. }) => guards.begin_run(),
+        Phase::Model | Phase::Tools { .. } | Phase::Compact { .. } => {}
+    }
+    let phase = ask_or_compact(guards, tokens.unwrap_or_default() + added, &mut effects);
+    (phase, effects)
 }
 
 fn in_done(guards: &mut Guards, outcome: Outcome, event: Event) -> (Phase, Vec<Effect>) {
@@ -173,7 +244,8 @@ fn in_done(guards: &mut Guards, outcome: Outcome, event: Event) -> (Phase, Vec<E
             let phase = ask_or_compact(guards, tokens, &mut effects);
             (phase, effects)
         }
-        Event::Answered { .. }
+        Event::Steered { .. }
+        | Event::Answered { .. }
         | Event::ModelFailed { .. }
         | Event::ToolFinished { .. }
         | Event::NoRoom { .. }
@@ -209,11 +281,9 @@ fn in_model(guards: &mut Guards, event: Event) -> (Phase, Vec<Effect>) {
             }
             done(Outcome::Interrupted, effects)
         }
-        Event::Asked { text, .. } => {
-            // Steering while the model works: it is seen at the next step.
-            (Phase::Model, vec![Effect::Append(Entry::User { text })])
-        }
-        Event::ToolFinished { .. }
+        Event::Asked { .. }
+        | Event::Steered { .. }
+        | Event::ToolFinished { .. }
         | Event::NoRoom { .. }
         | Event::Compacted { .. }
         | Event::CompactFailed { .. } => (Phase::Model, Vec::new()),
@@ -354,12 +424,9 @@ fn in_tools(
                 .collect();
             done(Outcome::Interrupted, effects)
         }
-        Event::Asked { text, .. } => {
-            // A message may not stand between a call and its result, and nothing holds it back yet.
-            let told = format!("not taken while a tool runs, say it again: {text}");
-            (Phase::Tools { running, waiting }, vec![Effect::Tell(told)])
-        }
-        Event::Answered { .. }
+        Event::Asked { .. }
+        | Event::Steered { .. }
+        | Event::Answered { .. }
         | Event::ModelFailed { .. }
         | Event::Compacted { .. }
         | Event::CompactFailed { .. } => (Phase::Tools { running, waiting }, Vec::new()),
@@ -433,15 +500,11 @@ fn in_compact(
         ),
         Event::ModelFailed { error, blame, .. } => abandon(then, Outcome::Failed { error, blame }),
         Event::Interrupt { .. } => abandon(then, Outcome::Interrupted),
-        Event::Asked { text, .. } => (
-            Phase::Compact { reason, then },
-            vec![Effect::Tell(format!(
-                "not taken while the history is summed up, say it again: {text}"
-            ))],
-        ),
-        Event::Answered { .. } | Event::ToolFinished { .. } | Event::NoRoom { .. } => {
-            (Phase::Compact { reason, then }, Vec::new())
-        }
+        Event::Asked { .. }
+        | Event::Steered { .. }
+        | Event::Answered { .. }
+        | Event::ToolFinished { .. }
+        | Event::NoRoom { .. } => (Phase::Compact { reason, then }, Vec::new()),
     }
 }
 
@@ -634,6 +697,10 @@ mod tests {
             },
             tokens: 10,
         };
+        let steers = |tokens| Event::Steered {
+            text: "not that one".into(),
+            tokens,
+        };
         let fails = |worth| Event::ModelFailed {
             blame: Blame::Device,
             error: "no".into(),
@@ -719,6 +786,44 @@ mod tests {
                     Event::Interrupt { partial: None },
                 ],
                 "+user ask +assistant(2) run(a) +result(a,not run) +result(b,not run) +end(interrupted)",
+            ),
+            (
+                "what is said while a tool runs is seen at the next step",
+                vec![
+                    asks(),
+                    says("", &["a", "b"]),
+                    steers(1),
+                    gives("1"),
+                    gives("2"),
+                    says("done", &[]),
+                ],
+                "+user ask +assistant(2) run(a) +result(a,ran) run(b) +result(b,ran) +user ask +assistant(0) +end(answered)",
+            ),
+            (
+                "what is said while the model answers is answered too",
+                vec![asks(), steers(1), says("hi", &[]), says("ho", &[])],
+                "+user ask +assistant(0) +user ask +assistant(0) +end(answered)",
+            ),
+            (
+                "what is said may need room first",
+                vec![
+                    asks(),
+                    says("", &["a"]),
+                    steers(95),
+                    gives("1"),
+                    shrank.clone(),
+                ],
+                "+user ask +assistant(1) run(a) +result(a,ran) +user summarise tell ask",
+            ),
+            (
+                "what is said before a stop is recorded",
+                vec![
+                    asks(),
+                    says("", &["a"]),
+                    steers(1),
+                    Event::Interrupt { partial: None },
+                ],
+                "+user ask +assistant(1) run(a) +result(a,not run) +user +end(interrupted)",
             ),
             (
                 "an interrupt in the answer keeps its text, and its calls have not run",

@@ -15,6 +15,8 @@ pub struct Ask<'a> {
     /// Tokens of the reply at most.
     pub reply_max: usize,
     pub calls: Calls,
+    /// False: where the model can be told not to think first, it is.
+    pub thinking: bool,
     /// Set by Ctrl-C.
     pub cancel: &'a Cancel,
 }

@@ -1,36 +1,45 @@
 //! `ostler agent`: works on a goal in a folder, with tools.
 
-use std::io::{BufRead, IsTerminal, Write};
+mod screen;
+mod typed;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::RecvTimeoutError;
-use std::time::Duration;
 
 use super::Exit;
 use super::args::AgentArgs;
 use super::interrupt::on_ctrl_c;
 use super::output::{Out, note};
-use super::{loading, pieces, prompt_input, sampling};
-use crate::agent::driver::{Agent, Hands, Setup, Watch};
+use super::{loading, prompt_input, sampling};
+use crate::agent::compact::Domain;
+use crate::agent::driver::{Agent, Hands, Setup};
 use crate::agent::local::Local;
 use crate::agent::machine::Outcome;
-use crate::agent::runtime::{Reply, Streamed};
 use crate::agent::session::{self, Session};
-use crate::agent::transcript::{Call, ToolOutput};
 use crate::clock;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::tools::clean::for_terminal;
 use crate::tools::{
-    Answer, Asker, Cancel, Counter, Mode, Network, Policy, Question, Sandbox, SandboxConfig,
-    ToolBox, ToolContext,
+    Cancel, Counter, Mode, Network, Policy, Sandbox, SandboxConfig, ToolBox, ToolContext,
 };
-
-/// How often a wait for a person looks for Ctrl-C.
-const CANCEL_POLL: Duration = Duration::from_millis(50);
+use screen::{Events, Screen, Shows};
+use typed::Typed;
 
 pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
-    let goal = prompt_input::prompt_text(env, &args.goal, &mut std::io::stdin().lock())?;
+    let cancel = Cancel::new();
+    // Without a goal a person at the terminal is asked for one, and for the next when it is done.
+    let converses = args.goal.is_empty() && env.terminals.stdin;
+    let given = match converses {
+        true => None,
+        false => Some(prompt_input::prompt_text(
+            env,
+            &args.goal,
+            &mut std::io::stdin().lock(),
+        )?),
+    };
+    let typed = Typed::new(env.terminals.stdin, cancel.clone());
+    let mut asker = typed.asker();
+    let domain = domain(&args.summaries)?;
     let workspace = workspace(args.directory.as_deref())?;
     let sessions = env.data_dir()?.join("sessions");
     let resumed = resume(&sessions, args)?;
@@ -70,28 +79,22 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let sampling = sampling::greedy_or(args.temperature, args.seed);
     let clock = begun.map_or_else(clock::freeze, clock::freeze_at);
     let mut local = Local::new(model, sampling, clock);
-    let cancel = Cancel::new();
     cancel_on_interrupt(cancel.clone())?;
-    let mut screen = Screen {
-        verbose: args.verbose,
-        out,
-        broken: None,
-        at_line_start: true,
-    };
-    let mut asker = Terminal {
-        cancel: cancel.clone(),
-    };
     let mode = match (args.yes, env.terminals.stdin) {
         (true, _) => Mode::Yes,
         (false, true) => Mode::Ask,
         (false, false) => Mode::Deny,
+    };
+    let mut watch: Box<dyn Shows + '_> = match args.json {
+        true => Box::new(Events::new(out, &session.id, &workspace, &local)),
+        false => Box::new(Screen::new(args.verbose, out)),
     };
     let hands = Hands {
         runtime: &mut local,
         tools: &mut tools,
         policy: Policy::new(mode),
         asker: &mut asker,
-        watch: &mut screen,
+        watch: &mut *watch,
         cancel,
         counter,
     };
@@ -99,13 +102,43 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         workspace,
         instructions: args.system.clone(),
         rounds_max: Some(args.max_rounds),
+        domain,
     };
     let mut agent = Agent::new(hands, session, setup)?;
-    let outcome = agent.run(&goal)?;
     let session = agent.session().id.clone();
+    let mut exit = Ok(Exit::Done);
+    let mut next = given.or_else(|| typed.goal());
+    while let Some(goal) = next.take() {
+        let outcome = agent.run(&goal)?;
+        exit = close(&outcome, &session);
+        if converses && matches!(exit, Ok(Exit::Done | Exit::Unfinished)) {
+            next = typed.goal();
+        }
+    }
     drop(agent);
-    screen.end()?;
-    close(&outcome, &session)
+    watch.close()?;
+    exit
+}
+
+/// What summaries dwell on.
+fn domain(wanted: &str) -> Result<Domain> {
+    match wanted {
+        "coding" => Ok(Domain::Coding),
+        "personal" => Ok(Domain::Personal),
+        file => {
+            let text = std::fs::read_to_string(file).map_err(|e| {
+                Error::caller(format!(
+                    "--summaries {file}: {e}; need coding, personal, or a text file"
+                ))
+            })?;
+            match text.trim() {
+                "" => Err(Error::caller(format!(
+                    "--summaries {file}: the file is empty"
+                ))),
+                text => Ok(Domain::Own(text.to_owned())),
+            }
+        }
+    }
 }
 
 fn close(outcome: &Outcome, session: &str) -> Result<Exit> {
@@ -198,158 +231,4 @@ fn cancel_on_interrupt(cancel: Cancel) -> Result<()> {
         cancel.cancel();
         note("\nstopping; press Ctrl-C again to stop at once");
     })
-}
-
-/// Shows a run: the model's words on stdout, everything else on stderr.
-struct Screen<'a> {
-    verbose: bool,
-    out: &'a mut Out,
-    /// The first failure to write; it is told at the end, the run goes on.
-    broken: Option<Error>,
-    at_line_start: bool,
-}
-
-impl Screen<'_> {
-    fn end(&mut self) -> Result<()> {
-        if !self.at_line_start {
-            self.out.line("")?;
-        }
-        self.broken.take().map_or(Ok(()), Err)
-    }
-
-    fn end_line(&mut self) {
-        if !self.at_line_start {
-            self.say("\n");
-        }
-    }
-
-    fn say(&mut self, text: &str) {
-        if let Err(error) = self.out.model_text(text) {
-            self.broken.get_or_insert(error);
-        }
-        self.at_line_start = text.ends_with('\n');
-    }
-}
-
-impl Watch for Screen<'_> {
-    fn streamed(&mut self, what: &Streamed) {
-        match what {
-            Streamed::Text(text) => self.say(text),
-            Streamed::Plan(_) | Streamed::Thinking(_) => {}
-        }
-    }
-
-    fn call_begins(&mut self, call: &Call) {
-        self.end_line();
-        note(&format!(
-            "→ {} {}",
-            call.name,
-            shortened(&call.arguments, 160)
-        ));
-    }
-
-    fn call_ended(&mut self, _call: &Call, output: &ToolOutput) {
-        let lines = output.text.lines().count();
-        let first = output.text.lines().next().unwrap_or_default();
-        let more = if lines > 1 {
-            format!(" … {lines} lines")
-        } else {
-            String::new()
-        };
-        let sign = if output.ok { "←" } else { "✗" };
-        note(&format!("{sign} {}{more}", shortened(first, 160)));
-    }
-
-    fn step_ended(&mut self, reply: &Reply) {
-        let Some(report) = &reply.report else { return };
-        if !self.verbose {
-            return;
-        }
-        self.end_line();
-        note(&pieces::table(&report.pieces));
-        for line in pieces::between(report) {
-            note(&line);
-        }
-    }
-
-    fn answered(&mut self, text: &str) {
-        self.end_line();
-        self.say(text);
-    }
-
-    fn told(&mut self, text: &str) {
-        self.end_line();
-        note(&format!("· {text}"));
-    }
-}
-
-fn shortened(text: &str, chars_max: usize) -> String {
-    let mut shown: String = for_terminal(text).chars().take(chars_max).collect();
-    if text.chars().count() > chars_max {
-        shown.push('…');
-    }
-    shown
-}
-
-/// Asks on the terminal, until an answer or Ctrl-C.
-struct Terminal {
-    cancel: Cancel,
-}
-
-impl Asker for Terminal {
-    fn ask(&mut self, question: &Question) -> Answer {
-        let prefix = question.prefix.as_ref().map(|words| words.join(" "));
-        let mut offer = String::new();
-        if question.repeatable {
-            offer.push_str(", a = always this one");
-        }
-        if let Some(words) = &prefix {
-            offer.push_str(&format!(", p = always `{}`", for_terminal(words)));
-        }
-        {
-            // Held no longer than it takes: whoever has a note to write meanwhile waits for it.
-            let mut screen = std::io::stderr().lock();
-            let _ = write!(
-                screen,
-                "\nThe agent wants to {}, because it {}:\n\n{}\n\ny = yes{offer}, n = no, or say what to do instead: ",
-                question.what, question.why, question.shown
-            );
-            let _ = screen.flush();
-        }
-        let Some(line) = self.line() else {
-            return Answer::No(None);
-        };
-        match line.trim() {
-            "y" | "yes" => Answer::Once,
-            "a" | "always" if question.repeatable => Answer::AlwaysThis,
-            "p" if prefix.is_some() => Answer::AlwaysPrefix,
-            "" | "n" | "no" => Answer::No(None),
-            instead => Answer::No(Some(instead.to_owned())),
-        }
-    }
-}
-
-impl Terminal {
-    /// A line that a person typed; `None` at the end of the input and after Ctrl-C, which does not end a
-    /// read: the thread that reads is left to wait, and the run is over.
-    fn line(&self) -> Option<String> {
-        if !std::io::stdin().is_terminal() {
-            return None;
-        }
-        let (sender, typed) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            let mut line = String::new();
-            if matches!(std::io::stdin().lock().read_line(&mut line), Ok(n) if n > 0) {
-                let _ = sender.send(line);
-            }
-        });
-        loop {
-            match typed.recv_timeout(CANCEL_POLL) {
-                Ok(line) => return Some(line),
-                Err(RecvTimeoutError::Timeout) if self.cancel.is_cancelled() => return None,
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => return None,
-            }
-        }
-    }
 }

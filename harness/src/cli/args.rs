@@ -377,7 +377,8 @@ pub struct RmArgs {
 
 #[derive(Debug, Args)]
 pub struct AgentArgs {
-    /// What is to be done. `-` stands for what comes on standard input.
+    /// What is to be done. `-` stands for what comes on standard input. Without it a person at a terminal is asked.
+    /// What is typed there meanwhile, the model sees at its next step.
     #[arg(value_name = "GOAL")]
     pub goal: Vec<String>,
     #[command(flatten)]
@@ -397,6 +398,13 @@ pub struct AgentArgs {
     /// Words added to the agent's instructions.
     #[arg(short, long, value_name = "TEXT")]
     pub system: Option<String>,
+    /// What summaries dwell on when the context is full: `coding`, `personal`, or a file with your own
+    /// instruction.
+    #[arg(long, value_name = "WHAT", default_value = "coding")]
+    pub summaries: String,
+    /// Events on standard output, one JSON object a line; the README says which.
+    #[arg(long)]
+    pub json: bool,
     /// Rounds of tools at most.
     #[arg(long, value_name = "N", default_value_t = crate::limits::TOOL_ROUNDS_MAX, allow_negative_numbers = true)]
     pub max_rounds: usize,

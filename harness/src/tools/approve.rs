@@ -140,6 +140,11 @@ pub enum Answer {
 /// The person at the terminal.
 pub trait Asker {
     fn ask(&mut self, question: &Question) -> Answer;
+
+    /// What the person has said unasked since the last time.
+    fn said(&mut self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 /// What the rules say before anyone is asked.

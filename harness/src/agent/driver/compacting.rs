@@ -2,11 +2,11 @@
 //! replaces. What is kept and what is refused is decided in [`crate::agent::compact`].
 
 use super::{Agent, check_fixed};
-use crate::agent::compact::{self, Cut};
+use crate::agent::compact::{self, Cut, Kept};
 use crate::agent::machine::{CompactReason, Event};
 use crate::agent::pieces::{Frozen, Section};
 use crate::agent::prompt;
-use crate::agent::runtime::{Ask, Calls};
+use crate::agent::runtime::{Ask, Calls, Reply};
 use crate::agent::transcript::{Entry, Record, dangling_calls};
 use crate::agent::view::{Turn, View};
 use crate::error::Error;
@@ -15,29 +15,33 @@ impl Agent<'_> {
     /// Asks the same model for a letter to its successor, as one more message on the warm prefix.
     pub(super) fn summarise(&mut self, reason: CompactReason) -> Result<Event, Error> {
         let before = self.measure()?;
+        self.watch
+            .told(&format!("compacting: {}", reason.describe()));
         let mut view = View::of(self.session.records());
         drop_unanswered_calls(&mut view);
         view.turns.push(Turn::User {
-            text: compact::INSTRUCTION.into(),
+            text: self.setup.domain.instruction().into(),
         });
-        let ask = Ask {
-            view: &view,
-            tools: &self.specs,
-            reply_max: self.budget.summary,
-            calls: Calls::Barred,
-            cancel: &self.cancel,
-        };
-        self.watch
-            .told(&format!("compacting: {}", reason.describe()));
-        let reply = match self.runtime.ask(&ask, &mut |_| {}) {
-            Ok(reply) if reply.interrupted => return Ok(Event::Interrupt { partial: None }),
+        if !self.make_room(&mut view)? {
+            let why = "the request for a summary does not fit, even without any result".into();
+            return Ok(Event::CompactFailed { why });
+        }
+        let mut reply = match self.ask_for_summary(&view, true) {
             Ok(reply) => reply,
-            Err(failed) => {
-                return Ok(Event::CompactFailed {
-                    why: failed.error.to_string(),
-                });
-            }
+            Err(why) => return Ok(Event::CompactFailed { why }),
         };
+        if reply.answer.text.trim().is_empty() && !reply.interrupted {
+            self.record_step(&reply)?;
+            self.watch
+                .told("the summary was empty; it is asked for once more, without thinking");
+            reply = match self.ask_for_summary(&view, false) {
+                Ok(reply) => reply,
+                Err(why) => return Ok(Event::CompactFailed { why }),
+            };
+        }
+        if reply.interrupted {
+            return Ok(Event::Interrupt { partial: None });
+        }
         self.record_step(&reply)?;
         let verbatim = match reason {
             CompactReason::OverThreshold { .. } | CompactReason::Asked => self.budget.verbatim,
@@ -53,6 +57,49 @@ impl Agent<'_> {
         self.replace_history(&summary, verbatim, before)
     }
 
+    fn ask_for_summary(&mut self, view: &View, thinking: bool) -> Result<Reply, String> {
+        let ask = Ask {
+            view,
+            tools: &self.specs,
+            reply_max: self.budget.summary,
+            calls: Calls::Barred,
+            thinking,
+            cancel: &self.cancel,
+        };
+        let reply = self.runtime.ask(&ask, &mut |_| {});
+        reply.map_err(|failed| failed.error.to_string())
+    }
+
+    /// Where the request for a summary is too large, the oldest results are left out of it, and it says so. False
+    /// when that does not help.
+    fn make_room(&mut self, view: &mut View) -> Result<bool, Error> {
+        let most = self.budget.window - self.budget.summary;
+        let mut tokens = self.runtime.measure(view, &self.specs)?;
+        let mut left_out = Vec::new();
+        for at in 0..view.turns.len() {
+            if tokens <= most {
+                break;
+            }
+            if let Turn::Result { name, text, .. } = &mut view.turns[at] {
+                let size = self.runtime.count(text);
+                let note = format!("[{size} tokens, left out to make room]");
+                if self.runtime.count(&note) >= size {
+                    continue;
+                }
+                left_out.push(format!("{name} ({size} tokens)"));
+                *text = note;
+                tokens = self.runtime.measure(view, &self.specs)?;
+            }
+        }
+        if !left_out.is_empty() {
+            self.watch.told(&format!(
+                "the summary is made without the oldest results: {}",
+                left_out.join(", ")
+            ));
+        }
+        Ok(tokens <= most)
+    }
+
     fn replace_history(
         &mut self,
         summary: &str,
@@ -61,8 +108,9 @@ impl Agent<'_> {
     ) -> Result<Event, Error> {
         let pending = dangling_calls(self.session.records());
         let cut = self.cut(verbatim, !pending.is_empty());
-        let goal = compact::goal(self.session.records(), cut);
-        let text = compact::letter(summary, goal, cut.keep_from);
+        let fits = |text: &str| self.runtime.count(text) <= self.budget.verbatim;
+        let kept = Kept::of(self.session.records(), cut, fits);
+        let text = compact::letter(summary, &kept, cut.keep_from);
         let fixed: usize = self
             .frozen
             .sent()
