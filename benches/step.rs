@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use engine::SamplingParams;
 use harness::agent::compact::Domain;
-use harness::agent::driver::{Agent, Hands, Setup, Watch};
+use harness::agent::driver::{Ablation, Agent, Hands, Setup, Watch};
 use harness::agent::local::Local;
 use harness::agent::machine::Outcome;
 use harness::agent::runtime::{Reply, Streamed};
@@ -219,6 +219,7 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
         workspace: work,
         instructions: None,
         domain: Domain::default(),
+        ablation: Ablation::default(),
         rounds_max: None,
     };
     let session = Session::create(&dir.join("sessions"), "bench", || 0).expect("a session");

@@ -10,6 +10,7 @@ pub mod cli;
 pub mod clock;
 pub mod env;
 pub mod error;
+pub mod eval;
 pub mod limits;
 pub mod load;
 pub mod server;

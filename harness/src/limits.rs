@@ -175,6 +175,10 @@ pub const COMPACTION_FILES_MAX: usize = 20;
 pub const RESULT_TOKENS_MIN: usize = 200;
 /// Rounds of tools in one run. Long tasks of small models take some dozens.
 pub const TOOL_ROUNDS_MAX: usize = 100;
+/// The window of scripted eval tasks: the smallest that people use.
+pub const EVAL_WINDOW: usize = 4_096;
+/// Rounds of tools for one goal of an eval task: a model that needs more goes in circles.
+pub const EVAL_ROUNDS_MAX: usize = 25;
 /// Broken calls in a row that are corrected before the run stops.
 pub const CORRECTIONS_MAX: usize = 2;
 /// Failures of the runtime in a row that are tried again.

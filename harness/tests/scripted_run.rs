@@ -1,118 +1,23 @@
 //! Whole runs of the agent, played by a script instead of a model, with real tools, a real session
 //! file and no sandbox. Law 3 is asserted on every request of every run.
 
-use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
 
-use harness::Error;
 use harness::agent::compact::Domain;
-use harness::agent::driver::{Agent, Hands, Setup, Watch};
-use harness::agent::machine::{Answer, Outcome};
-use harness::agent::runtime::{Ask, Calls, Reply, Runtime, StepError, Streamed};
+use harness::agent::driver::{Ablation, Agent, Hands, Setup, Watch};
+use harness::agent::machine::Outcome;
+use harness::agent::runtime::{Reply, Streamed};
 use harness::agent::session::Session;
 use harness::agent::transcript::{Call, Entry, ToolOutput};
-use harness::agent::view::{Turn, View};
+use harness::agent::view::View;
+use harness::eval::script::{Line, Script, count};
 use harness::tools::{
-    Answer as Approval, Asker, Cancel, Counter, Mode, Policy, Question, Sandbox, ToolBox,
-    ToolContext, ToolSpec,
+    Answer as Approval, Asker, Counter, Mode, Policy, Question, Sandbox, ToolBox, ToolContext,
 };
 
 fn noon() -> u64 {
     1_700_000_000_000
-}
-
-/// Four characters a token: close enough for budgets.
-fn count(text: &str) -> usize {
-    text.chars().count().div_ceil(4)
-}
-
-/// Plays its answers in order and keeps every request.
-struct Script {
-    window: usize,
-    answers: VecDeque<Answer>,
-    summaries: VecDeque<String>,
-    asked: Vec<View>,
-    summaries_asked: Vec<View>,
-    cancel: Cancel,
-    /// Ctrl-C is pressed while this answer comes.
-    cancelled_at: Option<usize>,
-}
-
-impl Script {
-    fn new(window: usize, answers: Vec<Answer>) -> Script {
-        Script {
-            window,
-            answers: answers.into(),
-            summaries: VecDeque::new(),
-            asked: Vec::new(),
-            summaries_asked: Vec::new(),
-            cancel: Cancel::new(),
-            cancelled_at: None,
-        }
-    }
-}
-
-impl Runtime for Script {
-    fn model(&self) -> &str {
-        "script"
-    }
-
-    fn window(&self) -> usize {
-        self.window
-    }
-
-    fn count(&self, text: &str) -> usize {
-        count(text)
-    }
-
-    fn measure(&mut self, view: &View, tools: &[ToolSpec]) -> Result<usize, Error> {
-        let turns = view.turns.iter().map(|turn| match turn {
-            Turn::User { text } | Turn::Result { text, .. } => count(text) + 4,
-            Turn::Assistant { text, calls, .. } => {
-                count(text) + 4 + calls.iter().map(|c| count(&c.arguments) + 4).sum::<usize>()
-            }
-        });
-        let sections: usize = view.sections.iter().map(|s| count(&s.text)).sum();
-        let tools: usize = tools
-            .iter()
-            .map(|t| count(&t.to_function().to_string()))
-            .sum();
-        Ok(turns.sum::<usize>() + sections + tools)
-    }
-
-    fn ask(&mut self, ask: &Ask<'_>, _: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError> {
-        let prompt = self.measure(ask.view, ask.tools).expect("it counts");
-        assert!(
-            prompt + ask.reply_max <= self.window,
-            "a request of {prompt} + {} does not fit {}",
-            ask.reply_max,
-            self.window
-        );
-        let answer = if ask.calls != Calls::Barred {
-            self.asked.push(ask.view.clone());
-            self.answers
-                .pop_front()
-                .expect("the script has an answer left")
-        } else {
-            self.summaries_asked.push(ask.view.clone());
-            Answer {
-                text: self.summaries.pop_front().unwrap_or_default(),
-                ..Answer::default()
-            }
-        };
-        if self.cancelled_at == Some(self.asked.len()) {
-            self.cancel.cancel();
-        }
-        let tokens = prompt + count(&answer.text);
-        Ok(Reply {
-            answer,
-            tokens,
-            plan: None,
-            report: None,
-            interrupted: false,
-        })
-    }
 }
 
 struct Nobody;
@@ -191,6 +96,7 @@ impl Stage {
             instructions: None,
             rounds_max: None,
             domain: Domain::default(),
+            ablation: Ablation::default(),
         };
         let mut agent = Agent::new(hands, self.session(), setup).expect("an agent");
         let outcome = agent.run(goal).expect("it runs");
@@ -204,27 +110,16 @@ impl Stage {
     }
 }
 
-fn says(text: &str) -> Answer {
-    Answer {
-        text: text.into(),
-        ..Answer::default()
-    }
+fn says(text: &str) -> Line {
+    Line::says(text)
 }
 
-fn calls(name: &str, arguments: serde_json::Value) -> Answer {
-    let call = Call {
-        id: "from the model".into(),
-        name: name.into(),
-        arguments: arguments.to_string(),
-    };
-    Answer {
-        calls: vec![call],
-        ..Answer::default()
-    }
+fn calls(name: &str, arguments: serde_json::Value) -> Line {
+    Line::calls(name, arguments)
 }
 
-fn bash(command: &str) -> Answer {
-    calls("bash", serde_json::json!({ "command": command }))
+fn bash(command: &str) -> Line {
+    Line::bash(command)
 }
 
 /// Between two compactions each request begins with the one before it.
@@ -303,7 +198,7 @@ fn a_wrong_call_is_a_result_that_the_model_can_mend() {
 fn a_small_window_is_compacted_and_the_goal_survives() {
     let stage = Stage::new();
     let long = "seq -f 'entry number %g of a long listing' 1 90";
-    let mut answers: Vec<Answer> = (0..8).map(|i| bash(&format!("{long}; echo {i}"))).collect();
+    let mut answers: Vec<Line> = (0..8).map(|i| bash(&format!("{long}; echo {i}"))).collect();
     answers.push(says("done"));
     let mut script = Script::new(4_096, answers);
     script.summaries = vec!["Listed entries; nothing found yet.".to_owned(); 8].into();

@@ -44,6 +44,18 @@ pub struct Setup {
     pub rounds_max: Option<usize>,
     /// What summaries dwell on.
     pub domain: Domain,
+    pub ablation: Ablation,
+}
+
+/// What is left out of the harness, to measure what it is worth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ablation {
+    /// Results are shown whole.
+    pub bounding: bool,
+    /// A full window ends the run.
+    pub compaction: bool,
+    /// Tools that are not offered.
+    pub tools: &'static [&'static str],
 }
 
 /// An agent at work on one session.
@@ -58,6 +70,8 @@ pub struct Agent<'a> {
     session: Session,
     setup: Setup,
     budget: Budget,
+    /// A longer context is compacted before the model is asked.
+    threshold: usize,
     frozen: Frozen,
     specs: Vec<ToolSpec>,
     machine: Option<Machine>,
@@ -89,7 +103,11 @@ impl<'a> Agent<'a> {
         budget.check_instruction(hands.runtime.count(setup.domain.instruction()))?;
         let mut specs = hands.tools.specs();
         specs.extend([finish_tool::spec(), transcript_tool::spec()]);
+        specs.retain(|spec| !setup.ablation.tools.contains(&spec.name));
         specs.sort_by(|a, b| a.name.cmp(b.name));
+        if setup.ablation.bounding {
+            hands.tools.stop_bounding();
+        }
         let now = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
         let known = Frozen::replay(session.records().iter().map(|r| &r.entry));
         let frozen = known.unwrap_or_else(|| Frozen::new(now.clone()));
@@ -106,7 +124,11 @@ impl<'a> Agent<'a> {
         } else {
             go_on(&mut session, hands.watch, model, &workspace)?;
         }
-        let mut limits = Limits::with_threshold(budget.threshold());
+        let threshold = match setup.ablation.compaction {
+            true => usize::MAX,
+            false => budget.threshold(),
+        };
+        let mut limits = Limits::with_threshold(threshold);
         if let Some(rounds) = setup.rounds_max {
             limits.rounds_max = rounds;
         }
@@ -128,6 +150,7 @@ impl<'a> Agent<'a> {
             machine: Some(Machine::new(limits)),
             last_output: None,
             tokens_at_most: None,
+            threshold,
         })
     }
 
@@ -339,10 +362,10 @@ impl<'a> Agent<'a> {
     fn fit(&mut self, call: &Call, mut output: ToolOutput) -> Result<Event, Error> {
         let mut need = self.runtime.count(&output.text);
         let tokens = match self.tokens_at_most {
-            Some(tokens) if tokens + need <= self.budget.threshold() => tokens,
+            Some(tokens) if tokens + need <= self.threshold => tokens,
             Some(_) | None => self.measure()?,
         };
-        if tokens + need > self.budget.threshold() {
+        if tokens + need > self.threshold && !self.setup.ablation.bounding {
             let Some(room) = self.budget.result_room(tokens) else {
                 return Ok(Event::NoRoom { output, tokens });
             };

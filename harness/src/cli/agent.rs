@@ -12,7 +12,7 @@ use super::interrupt::on_ctrl_c;
 use super::output::{Out, note};
 use super::{loading, prompt_input, sampling};
 use crate::agent::compact::Domain;
-use crate::agent::driver::{Agent, Hands, Setup};
+use crate::agent::driver::{Ablation, Agent, Hands, Setup};
 use crate::agent::local::Local;
 use crate::agent::machine::Outcome;
 use crate::agent::session::{self, Session};
@@ -103,6 +103,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         instructions: args.system.clone(),
         rounds_max: Some(args.max_rounds),
         domain,
+        ablation: Ablation::default(),
     };
     let mut agent = Agent::new(hands, session, setup)?;
     let session = agent.session().id.clone();

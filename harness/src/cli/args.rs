@@ -54,6 +54,8 @@ pub enum Command {
     Rm(RmArgs),
     /// Work on a goal in a folder, with tools, in a sandbox.
     Agent(AgentArgs),
+    /// Play tasks that check themselves: what a model and the harness can do. Exit code 5 if any fails.
+    Eval(EvalArgs),
     /// Serve an OpenAI-compatible API on loopback, until Ctrl-C.
     Serve(ServeArgs),
     /// Keys and values that are kept on disk, or in the memory of a server: what is there, and how to be rid of it.
@@ -373,6 +375,24 @@ pub struct RmArgs {
     /// Which models, by the names that `ostler list` shows.
     #[arg(required = true)]
     pub models: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub struct EvalArgs {
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// Play the tasks from their scripts, without a model, in a window of 4,096 tokens.
+    #[arg(long)]
+    pub scripted: bool,
+    /// Only these tasks.
+    #[arg(long, value_name = "NAME")]
+    pub task: Vec<String>,
+    /// Leave a part of the harness out, to see what it is worth.
+    #[arg(long, value_name = "PART", value_parser = ["bounding", "compaction"])]
+    pub without: Vec<String>,
+    /// One JSON array of objects: task, passed, why, steps, tokens_sent, tokens_computed, compactions, seconds.
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

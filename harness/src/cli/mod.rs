@@ -11,6 +11,7 @@ mod bench_call;
 mod bench_speed;
 mod cache;
 mod chat;
+mod eval;
 mod figures;
 mod inspect;
 mod interrupt;
@@ -112,6 +113,7 @@ fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
         Some(Command::Show(args)) => show::run(env, &args, &mut out),
         Some(Command::Rm(args)) => models::rm(env, &args, &mut out),
         Some(Command::Agent(args)) => agent::run(env, &args, &mut out),
+        Some(Command::Eval(args)) => eval::run(env, &args, &mut out),
         Some(Command::Serve(args)) => serve::run(env, &args, &mut out),
         Some(Command::Inspect(args)) => inspect::run(env, &args, &mut out),
         Some(Command::Cache(args)) => cache::run(env, &args, &mut out),

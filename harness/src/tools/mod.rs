@@ -59,6 +59,7 @@ use output::Output;
 use paths::{Resolver, Temporary};
 
 use crate::error::{Error, Result};
+use crate::limits;
 
 /// What the tools work with.
 pub struct ToolContext {
@@ -126,6 +127,14 @@ impl ToolBox {
     /// What one result may take in this window.
     pub fn caps(&self) -> Caps {
         self.caps
+    }
+
+    /// Shows results whole, as far as they are kept: for measuring what bounding is worth.
+    pub fn stop_bounding(&mut self) {
+        self.caps = Caps {
+            chars: limits::KEEP_CHARS,
+            tokens: limits::KEEP_CHARS,
+        };
     }
 
     /// What holds commands in; to be shown.
