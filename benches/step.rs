@@ -219,6 +219,7 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
         workspace: work,
         instructions: None,
         domain: Domain::default(),
+        memories: None,
         ablation: Ablation::default(),
         rounds_max: None,
     };

@@ -13,6 +13,7 @@ pub mod error;
 pub mod eval;
 pub mod limits;
 pub mod load;
+pub mod memory;
 pub mod server;
 pub mod store;
 pub mod tools;

@@ -201,6 +201,23 @@ pub const TRANSCRIPT_ENTRIES_MAX: usize = 20;
 /// Characters shown of one of them.
 pub const TRANSCRIPT_ENTRY_CHARS: usize = 1_200;
 
+// ---- memory ----
+
+/// A fact is a sentence or two; a document belongs in a file.
+pub const MEMORY_CHARS_MAX: usize = 2_000;
+/// A file of more bytes than this was not written by us.
+pub const MEMORY_FILE_BYTES_MAX: u64 = 64 << 10;
+/// Memories that one search gives.
+pub const MEMORIES_FOUND_MAX: usize = 8;
+/// Tokens of memories in every prompt: a share of the window, and at most so many.
+pub const MEMORY_SHARE_OF_WINDOW: usize = 20;
+pub const MEMORY_TOKENS_MAX: usize = 1_000;
+/// Calls that a note names as what it may come from, and characters of each.
+pub const MEMORY_SOURCES_MAX: usize = 4;
+pub const MEMORY_SOURCE_CHARS: usize = 80;
+/// A word of a memory shorter than this names nothing that could be told from other words.
+pub const MEMORY_NAME_CHARS_MIN: usize = 5;
+
 const _: () = assert!(REPEATS_WARN < REPEATS_BAR);
 
 /// A session's lock is tried this often, this far apart, before it counts as held by another.

@@ -6,12 +6,15 @@ mod compacting;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use engine::Layer;
+
 use super::budget::Budget;
 use super::compact::Domain;
 use super::finish_tool;
 use super::guards::Limits;
 use super::machine::{Answer, Effect, Event, Machine, Outcome, Phase};
-use super::pieces::Frozen;
+use super::memory_tools;
+use super::pieces::{Frozen, Section};
 use super::prompt;
 use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
@@ -21,6 +24,7 @@ use super::transcript_tool;
 use super::view::View;
 use crate::error::{Blame, Error};
 use crate::limits;
+use crate::memory::{self, Memories};
 use crate::tools::bound::{self, Keep, ReadOn, Source};
 use crate::tools::{Asker, Bounded, Cancel, Caps, Counter, Policy, ToolBox, ToolCall, ToolSpec};
 
@@ -44,6 +48,8 @@ pub struct Setup {
     pub rounds_max: Option<usize>,
     /// What summaries dwell on.
     pub domain: Domain,
+    /// What was remembered in earlier sessions, and where more is kept.
+    pub memories: Option<Memories>,
     pub ablation: Ablation,
 }
 
@@ -103,12 +109,15 @@ impl<'a> Agent<'a> {
         budget.check_instruction(hands.runtime.count(setup.domain.instruction()))?;
         let mut specs = hands.tools.specs();
         specs.extend([finish_tool::spec(), transcript_tool::spec()]);
+        if setup.memories.is_some() {
+            specs.extend(memory_tools::specs());
+        }
         specs.retain(|spec| !setup.ablation.tools.contains(&spec.name));
         specs.sort_by(|a, b| a.name.cmp(b.name));
         if setup.ablation.bounding {
             hands.tools.stop_bounding();
         }
-        let now = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
+        let now = sections(&setup, &*hands.runtime)?;
         let known = Frozen::replay(session.records().iter().map(|r| &r.entry));
         let frozen = known.unwrap_or_else(|| Frozen::new(now.clone()));
         check_fixed(&budget, &frozen, &specs, &*hands.runtime)?;
@@ -326,8 +335,10 @@ impl<'a> Agent<'a> {
         self.last_output = None;
         let output = if call.name == transcript_tool::NAME {
             transcript_tool::run(self.session.records(), &call.arguments)
+        } else if let Some(output) = self.run_with_memory(call)? {
+            output
         } else {
-            self.run_in_toolbox(call)
+            self.run_in_toolbox(call)?
         };
         // What was done in spite of the wish to stop is recorded as done; the run ends at the next step.
         if self.cancel.is_cancelled() && !output.ok {
@@ -336,7 +347,49 @@ impl<'a> Agent<'a> {
         self.fit(call, output)
     }
 
-    fn run_in_toolbox(&mut self, call: &Call) -> ToolOutput {
+    /// A call of a memory tool. What is remembered now is known: nothing has to tell of it again.
+    fn run_with_memory(&mut self, call: &Call) -> Result<Option<ToolOutput>, Error> {
+        let Some(memories) = &self.setup.memories else {
+            return Ok(None);
+        };
+        let now = self.session.now_ms() / 1_000;
+        let records = self.session.records();
+        let output = memory_tools::run(memories, records, &call.name, &call.arguments, now);
+        if call.name == memory_tools::REMEMBER
+            && let Some(output) = &output
+            && output.ok
+        {
+            self.watch.told(&output.text);
+            if let Some(section) = memory_section(&self.setup, &*self.runtime)? {
+                self.frozen.is_told(section);
+            }
+        }
+        Ok(output)
+    }
+
+    /// Why a person has to be asked though the rules would let the call through: what it names stands in a memory
+    /// that is not the user's word.
+    fn doubt(&self, call: &Call) -> Result<Option<String>, Error> {
+        const CONSEQUENTIAL: [&str; 3] = ["bash", "edit", "write"];
+        let Some(memories) = &self.setup.memories else {
+            return Ok(None);
+        };
+        if !CONSEQUENTIAL.contains(&call.name.as_str()) {
+            return Ok(None);
+        }
+        let memories = memories.list()?.memories;
+        let user_said = |name: &str| memory_tools::user_said(self.session.records(), name);
+        let found = memory::planted(&memories, &call.arguments, user_said);
+        Ok(found.map(|(memory, name)| {
+            format!(
+                "names {name}, which the user has not said: it stands in memory {}, a note",
+                memory.id
+            )
+        }))
+    }
+
+    fn run_in_toolbox(&mut self, call: &Call) -> Result<ToolOutput, Error> {
+        let doubt = self.doubt(call)?;
         let wanted = ToolCall {
             id: call.id.clone(),
             name: call.name.clone(),
@@ -344,7 +397,7 @@ impl<'a> Agent<'a> {
         };
         let result = match self.tools.parse(&wanted) {
             Err(refused) => *refused,
-            Ok(parsed) => match self.tools.gate(parsed, &mut self.policy, self.asker) {
+            Ok(parsed) => match self.tools.gate(parsed, doubt, &mut self.policy, self.asker) {
                 Err(denied) => *denied,
                 Ok(approved) => self.tools.run(&approved, &self.cancel),
             },
@@ -355,7 +408,7 @@ impl<'a> Agent<'a> {
             artifact: result.artifact.map(|id| id.to_string()),
         };
         self.last_output = Some(result.text);
-        output
+        Ok(output)
     }
 
     /// Fits an output to what the next request can hold, or says that there is no room.
@@ -405,7 +458,7 @@ impl<'a> Agent<'a> {
     }
 
     fn note_changes(&mut self) -> Result<(), Error> {
-        let now = prompt::sections(&self.setup.workspace, self.setup.instructions.as_deref())?;
+        let now = sections(&self.setup, &*self.runtime)?;
         let mut made = self.calls_made;
         let mut next = || {
             made += 1;
@@ -442,6 +495,31 @@ impl<'a> Agent<'a> {
         let view = View::of(self.session.records());
         self.runtime.measure(&view, &self.specs)
     }
+}
+
+/// The sections as their sources read now.
+fn sections(setup: &Setup, runtime: &dyn Runtime) -> Result<Vec<Section>, Error> {
+    let mut sections = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
+    sections.extend(memory_section(setup, runtime)?);
+    Ok(sections)
+}
+
+/// What was remembered, as far as its share of the window goes.
+fn memory_section(setup: &Setup, runtime: &dyn Runtime) -> Result<Option<Section>, Error> {
+    let Some(memories) = &setup.memories else {
+        return Ok(None);
+    };
+    let share = runtime.window() / limits::MEMORY_SHARE_OF_WINDOW;
+    let most = share.min(limits::MEMORY_TOKENS_MAX);
+    let text = memory::slice(&memories.list()?.memories, |text| {
+        runtime.count(text) <= most
+    });
+    Ok(text.map(|text| Section {
+        name: "memory".into(),
+        layer: Layer::Memory,
+        text,
+        file: None,
+    }))
 }
 
 fn check_fixed(

@@ -10,6 +10,7 @@ pub mod finish_tool;
 pub mod guards;
 pub mod local;
 pub mod machine;
+pub mod memory_tools;
 pub mod pieces;
 pub mod prompt;
 pub mod runtime;

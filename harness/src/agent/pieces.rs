@@ -5,6 +5,7 @@
 use engine::Layer;
 use serde::{Deserialize, Serialize};
 
+use super::memory_tools;
 use super::transcript::{Call, Entry};
 
 /// A named part of the prompt above History.
@@ -80,10 +81,7 @@ impl Frozen {
             }
             let result = change_text(&section.name, &section.text);
             entries.push(change(section, next_call_id(), result));
-            match told {
-                Some(i) => self.told[i] = section.clone(),
-                None => self.told.push(section.clone()),
-            }
+            self.is_told(section.clone());
         }
         for told in &mut self.told {
             let gone = now.iter().all(|section| section.name != told.name);
@@ -98,6 +96,14 @@ impl Frozen {
             told.text.clear();
         }
         entries
+    }
+
+    /// The model knows already what `section` is now.
+    pub fn is_told(&mut self, section: Section) {
+        match self.told.iter_mut().find(|t| t.name == section.name) {
+            Some(told) => *told = section,
+            None => self.told.push(section),
+        }
     }
 
     fn note_told(&mut self, name: &str, result: &str) {
@@ -120,12 +126,16 @@ impl Frozen {
 /// As if the model had read the section's source again.
 fn change(section: &Section, call_id: String, result: String) -> Entry {
     let file = section.file.as_deref().unwrap_or(&section.name);
+    let (name, arguments) = match section.layer {
+        Layer::Memory => (memory_tools::SEARCH, serde_json::json!({ "query": "*" })),
+        _ => ("read", serde_json::json!({ "path": file })),
+    };
     Entry::Change {
         section: section.name.clone(),
         call: Call {
             id: call_id,
-            name: "read".into(),
-            arguments: serde_json::json!({ "path": file }).to_string(),
+            name: name.into(),
+            arguments: arguments.to_string(),
         },
         result,
     }

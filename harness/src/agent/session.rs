@@ -136,6 +136,11 @@ impl Session {
         Ok(self.records.last().expect("just pushed"))
     }
 
+    /// The time that the next entry would bear.
+    pub fn now_ms(&self) -> u64 {
+        (self.clock)()
+    }
+
     pub fn records(&self) -> &[Record] {
         &self.records
     }

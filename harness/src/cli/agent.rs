@@ -15,10 +15,13 @@ use crate::agent::compact::Domain;
 use crate::agent::driver::{Ablation, Agent, Hands, Setup};
 use crate::agent::local::Local;
 use crate::agent::machine::Outcome;
+use crate::agent::runtime::Runtime;
 use crate::agent::session::{self, Session};
 use crate::clock;
 use crate::env::Env;
 use crate::error::{Error, Result};
+use crate::limits::WINDOW_TOKENS_TINY;
+use crate::memory::Memories;
 use crate::tools::{
     Cancel, Counter, Mode, Network, Policy, Sandbox, SandboxConfig, ToolBox, ToolContext,
 };
@@ -85,6 +88,12 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         (false, true) => Mode::Ask,
         (false, false) => Mode::Deny,
     };
+    // Two more tools and what they hold would take too much of the smallest windows.
+    let has_memory = !args.no_memory && local.window() > WINDOW_TOKENS_TINY;
+    let memories = match has_memory {
+        true => Some(Memories::at(env.data_dir()?.join("memory"))),
+        false => None,
+    };
     let mut watch: Box<dyn Shows + '_> = match args.json {
         true => Box::new(Events::new(out, &session.id, &workspace, &local)),
         false => Box::new(Screen::new(args.verbose, out)),
@@ -103,6 +112,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         instructions: args.system.clone(),
         rounds_max: Some(args.max_rounds),
         domain,
+        memories,
         ablation: Ablation::default(),
     };
     let mut agent = Agent::new(hands, session, setup)?;

@@ -54,6 +54,9 @@ pub enum Command {
     Rm(RmArgs),
     /// Work on a goal in a folder, with tools, in a sandbox.
     Agent(AgentArgs),
+    /// What the agent has remembered: list, show, search, change, forget.
+    #[command(subcommand)]
+    Memory(MemoryCommand),
     /// Play tasks that check themselves: what a model and the harness can do. Exit code 5 if any fails.
     Eval(EvalArgs),
     /// Serve an OpenAI-compatible API on loopback, until Ctrl-C.
@@ -377,6 +380,30 @@ pub struct RmArgs {
     pub models: Vec<String>,
 }
 
+#[derive(Debug, Subcommand)]
+pub enum MemoryCommand {
+    /// All of them, oldest first.
+    List {
+        /// One JSON array.
+        #[arg(long)]
+        json: bool,
+    },
+    /// One of them, as its file stands.
+    Show { id: String },
+    /// Change one in $VISUAL or $EDITOR.
+    Edit { id: String },
+    /// Remove one, or several.
+    Forget {
+        #[arg(required = true)]
+        ids: Vec<String>,
+    },
+    /// Those that fit some words best.
+    Search {
+        #[arg(required = true)]
+        words: Vec<String>,
+    },
+}
+
 #[derive(Debug, Args)]
 pub struct EvalArgs {
     #[command(flatten)]
@@ -422,6 +449,9 @@ pub struct AgentArgs {
     /// instruction.
     #[arg(long, value_name = "WHAT", default_value = "coding")]
     pub summaries: String,
+    /// Neither read nor write memories. In a window of 4,096 tokens or less that is so anyway.
+    #[arg(long)]
+    pub no_memory: bool,
     /// Events on standard output, one JSON object a line; the README says which.
     #[arg(long)]
     pub json: bool,

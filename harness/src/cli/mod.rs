@@ -16,6 +16,7 @@ mod figures;
 mod inspect;
 mod interrupt;
 mod loading;
+mod memory;
 mod models;
 mod output;
 mod pieces;
@@ -113,6 +114,7 @@ fn dispatch(env: &Env, cli: Cli) -> Result<Exit> {
         Some(Command::Show(args)) => show::run(env, &args, &mut out),
         Some(Command::Rm(args)) => models::rm(env, &args, &mut out),
         Some(Command::Agent(args)) => agent::run(env, &args, &mut out),
+        Some(Command::Memory(command)) => memory::run(env, &command, &mut out),
         Some(Command::Eval(args)) => eval::run(env, &args, &mut out),
         Some(Command::Serve(args)) => serve::run(env, &args, &mut out),
         Some(Command::Inspect(args)) => inspect::run(env, &args, &mut out),

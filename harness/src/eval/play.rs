@@ -205,6 +205,7 @@ impl<'a> Stage<'a> {
             instructions: None,
             rounds_max: Some(rounds.unwrap_or(EVAL_ROUNDS_MAX)),
             domain: Domain::default(),
+            memories: None,
             ablation: self.ablation,
         };
         Agent::new(hands, session, setup)?.run(goal)

@@ -243,6 +243,35 @@ pub fn gate(
     }
 }
 
+/// For a call that no rule and no standing yes lets through: a person says yes to this one, or it is denied.
+pub fn gate_doubted(
+    call: Parsed,
+    why: &str,
+    policy: &Policy,
+    asker: &mut dyn Asker,
+) -> Result<Approved<Parsed>, Denied> {
+    let why = clip(why);
+    if policy.mode != Mode::Ask {
+        return Err(Denied(format!(
+            "denied: it {why}. This takes a person's yes, at a terminal and without --yes."
+        )));
+    }
+    let mut question = question(&call.invocation, why);
+    (question.repeatable, question.prefix) = (false, None);
+    match asker.ask(&question) {
+        Answer::Once => Ok(Approved {
+            call,
+            basis: Basis::Person,
+        }),
+        Answer::No(Some(instead)) => {
+            Err(Denied(format!("denied by the user, who says: {instead}")))
+        }
+        Answer::No(None) | Answer::AlwaysThis | Answer::AlwaysPrefix => Err(Denied(
+            "denied by the user. Do not try it again in another way; ask what they want.".into(),
+        )),
+    }
+}
+
 /// A reason holds words of the call, which may be of any length.
 fn clip(why: &str) -> String {
     if why.chars().count() <= REASON_CHARS_MAX {

@@ -152,15 +152,21 @@ impl ToolBox {
         approve::decide(&call.invocation, self.surroundings())
     }
 
-    /// Lets a call through, asking where the rules say so. The error is its result.
+    /// Lets a call through, asking where the rules say so, and a person where there is a `doubt`. The error is its
+    /// result.
     pub fn gate(
         &self,
         call: Parsed,
+        doubt: Option<String>,
         policy: &mut Policy,
         asker: &mut dyn Asker,
     ) -> std::result::Result<Approved<Parsed>, Box<ToolResult>> {
         let tool = call.invocation.tool();
-        approve::gate(call, policy, asker, self.surroundings()).map_err(|denied| {
+        let gated = match doubt {
+            Some(why) => approve::gate_doubted(call, &why, policy, asker),
+            None => approve::gate(call, policy, asker, self.surroundings()),
+        };
+        gated.map_err(|denied| {
             let mut result = self.said(tool, &denied.0);
             result.meta.denied = true;
             Box::new(result)

@@ -1,11 +1,10 @@
 //! Compaction, as the driver carries it out: the letter is asked for, checked, and put in the place of what it
 //! replaces. What is kept and what is refused is decided in [`crate::agent::compact`].
 
-use super::{Agent, check_fixed};
+use super::{Agent, check_fixed, sections};
 use crate::agent::compact::{self, Cut, Kept};
 use crate::agent::machine::{CompactReason, Event};
 use crate::agent::pieces::{Frozen, Section};
-use crate::agent::prompt;
 use crate::agent::runtime::{Ask, Calls, Reply};
 use crate::agent::transcript::{Entry, Record, dangling_calls};
 use crate::agent::view::{Turn, View};
@@ -152,7 +151,7 @@ impl Agent<'_> {
             check_fixed(&self.budget, &frozen, &self.specs, &*self.runtime)?;
             Ok(frozen.sent().to_vec())
         };
-        let now = prompt::sections(&self.setup.workspace, self.setup.instructions.as_deref());
+        let now = sections(&self.setup, &*self.runtime);
         match now.and_then(fits) {
             Ok(sections) => sections,
             Err(error) => {

@@ -92,7 +92,7 @@ impl Bench {
         };
         match self
             .tools
-            .gate(parsed, &mut Policy::new(Mode::Yes), &mut Nobody)
+            .gate(parsed, None, &mut Policy::new(Mode::Yes), &mut Nobody)
         {
             Ok(approved) => self.tools.run(&approved, cancel),
             Err(result) => *result,
@@ -454,7 +454,7 @@ fn without_a_terminal_commands_are_denied() {
     let parsed = bench.tools.parse(&call).unwrap();
     let denied = bench
         .tools
-        .gate(parsed, &mut Policy::new(Mode::Deny), &mut Nobody)
+        .gate(parsed, None, &mut Policy::new(Mode::Deny), &mut Nobody)
         .unwrap_err();
     let text = denied.text.text();
     assert!(!denied.ok && denied.meta.denied);
