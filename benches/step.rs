@@ -218,6 +218,7 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
     let setup = Setup {
         workspace: work,
         instructions: None,
+        before: dir.join("before"),
         domain: Domain::default(),
         memories: None,
         ablation: Ablation::default(),

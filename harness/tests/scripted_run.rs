@@ -10,6 +10,7 @@ use harness::agent::machine::Outcome;
 use harness::agent::runtime::{Reply, Streamed};
 use harness::agent::session::Session;
 use harness::agent::transcript::{Call, Entry, ToolOutput};
+use harness::agent::undo;
 use harness::agent::view::View;
 use harness::eval::script::{Line, Script, count};
 use harness::memory::{Memories, Origin};
@@ -100,6 +101,7 @@ impl Stage {
             workspace: self.work(),
             instructions: None,
             rounds_max: None,
+            before: undo::folder(&self.dir.path().join("sessions"), "s"),
             domain: Domain::default(),
             memories: self
                 .remembers
@@ -465,4 +467,63 @@ fn what_is_remembered_is_told_once() {
     let told = format!("{:?}", script.asked.last().expect("asked").turns);
     assert_eq!(told.matches("Mira").count(), 1, "{told}");
     assert_history_appends(&script.asked);
+}
+
+/// Undo takes back the words and the files of the last run, and nothing that a person has changed since.
+#[test]
+fn the_last_run_is_taken_back_with_its_files() {
+    let stage = Stage::new();
+    let work = stage.work();
+    std::fs::write(work.join("a.txt"), "one").expect("written");
+    let write = |path: &str, text: &str| {
+        calls(
+            "write",
+            serde_json::json!({ "path": path, "content": text }),
+        )
+    };
+    let mut script = Script::new(8_192, vec![write("a.txt", "two"), says("first")]);
+    stage.play(&mut script, "first");
+    let before = stage.session().records().len();
+    let lines = vec![
+        write("a.txt", "three"),
+        write("new.txt", "new"),
+        write("a.txt", "four"),
+        write("kept.txt", "mine soon"),
+        says("second"),
+    ];
+    stage.play(&mut Script::new(8_192, lines), "second");
+    std::fs::write(work.join("kept.txt"), "a person's").expect("written");
+
+    let sessions = stage.dir.path().join("sessions");
+    let mut session = stage.session();
+    let undone = undo::undo(&mut session, &undo::folder(&sessions, "s")).expect("undone");
+    drop(session);
+    assert_eq!(undone.request, "second");
+    assert_eq!(undone.restored, [work.join("a.txt"), work.join("new.txt")]);
+    assert_eq!(
+        undone.left,
+        [(work.join("kept.txt"), "it was changed since".to_owned())]
+    );
+    let text = |path: &str| std::fs::read_to_string(work.join(path)).ok();
+    assert_eq!(text("a.txt").as_deref(), Some("two"));
+    assert_eq!(text("new.txt"), None);
+    assert_eq!(text("kept.txt").as_deref(), Some("a person's"));
+    // It is on another branch now, in this process and in the next.
+    assert_eq!(stage.session().records().len(), before + 1);
+    let mut script = Script::new(
+        8_192,
+        vec![says("third").not_seeing("second").seeing("first")],
+    );
+    stage.play(&mut script, "third");
+    assert_eq!(script.wrong, None);
+
+    for request in ["third", "first"] {
+        let mut session = stage.session();
+        let undone = undo::undo(&mut session, &undo::folder(&sessions, "s")).expect("undone");
+        assert_eq!(undone.request, request);
+    }
+    assert_eq!(text("a.txt").as_deref(), Some("one"));
+    let mut session = stage.session();
+    assert!(undo::undo(&mut session, &undo::folder(&sessions, "s")).is_err());
+    assert!(session.rewind(9_999).is_err());
 }

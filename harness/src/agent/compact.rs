@@ -82,7 +82,9 @@ pub fn choose_cut(
             | Entry::Change { .. }
             | Entry::OtherModel { .. }
             | Entry::Step { .. }
-            | Entry::End { .. } => {}
+            | Entry::End { .. }
+            | Entry::FileChanged { .. }
+            | Entry::Undone { .. } => {}
         }
     }
     Cut { keep_from }

@@ -2,11 +2,12 @@
 //! summarises. It decides nothing that the machine decides.
 
 mod compacting;
+mod remembering;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use engine::Layer;
+use remembering::memory_section;
 
 use super::budget::Budget;
 use super::compact::Domain;
@@ -21,10 +22,11 @@ use super::session::Session;
 use super::trace::{self, Trace, TracedPiece};
 use super::transcript::{Call, Entry, Record, ToolOutput};
 use super::transcript_tool;
+use super::undo::Before;
 use super::view::View;
 use crate::error::{Blame, Error};
 use crate::limits;
-use crate::memory::{self, Memories};
+use crate::memory::Memories;
 use crate::tools::bound::{self, Keep, ReadOn, Source};
 use crate::tools::{Asker, Bounded, Cancel, Caps, Counter, Policy, ToolBox, ToolCall, ToolSpec};
 
@@ -46,6 +48,8 @@ pub struct Setup {
     /// Words of the user's own behind the built-in instructions.
     pub instructions: Option<String>,
     pub rounds_max: Option<usize>,
+    /// Where files are kept as they were before a tool changed them.
+    pub before: PathBuf,
     /// What summaries dwell on.
     pub domain: Domain,
     /// What was remembered in earlier sessions, and where more is kept.
@@ -347,47 +351,6 @@ impl<'a> Agent<'a> {
         self.fit(call, output)
     }
 
-    /// A call of a memory tool. What is remembered now is known: nothing has to tell of it again.
-    fn run_with_memory(&mut self, call: &Call) -> Result<Option<ToolOutput>, Error> {
-        let Some(memories) = &self.setup.memories else {
-            return Ok(None);
-        };
-        let now = self.session.now_ms() / 1_000;
-        let records = self.session.records();
-        let output = memory_tools::run(memories, records, &call.name, &call.arguments, now);
-        if call.name == memory_tools::REMEMBER
-            && let Some(output) = &output
-            && output.ok
-        {
-            self.watch.told(&output.text);
-            if let Some(section) = memory_section(&self.setup, &*self.runtime)? {
-                self.frozen.is_told(section);
-            }
-        }
-        Ok(output)
-    }
-
-    /// Why a person has to be asked though the rules would let the call through: what it names stands in a memory
-    /// that is not the user's word.
-    fn doubt(&self, call: &Call) -> Result<Option<String>, Error> {
-        const CONSEQUENTIAL: [&str; 3] = ["bash", "edit", "write"];
-        let Some(memories) = &self.setup.memories else {
-            return Ok(None);
-        };
-        if !CONSEQUENTIAL.contains(&call.name.as_str()) {
-            return Ok(None);
-        }
-        let memories = memories.list()?.memories;
-        let user_said = |name: &str| memory_tools::user_said(self.session.records(), name);
-        let found = memory::planted(&memories, &call.arguments, user_said);
-        Ok(found.map(|(memory, name)| {
-            format!(
-                "names {name}, which the user has not said: it stands in memory {}, a note",
-                memory.id
-            )
-        }))
-    }
-
     fn run_in_toolbox(&mut self, call: &Call) -> Result<ToolOutput, Error> {
         let doubt = self.doubt(call)?;
         let wanted = ToolCall {
@@ -395,13 +358,25 @@ impl<'a> Agent<'a> {
             name: call.name.clone(),
             arguments: call.arguments.clone(),
         };
+        let mut changes = None;
         let result = match self.tools.parse(&wanted) {
             Err(refused) => *refused,
-            Ok(parsed) => match self.tools.gate(parsed, doubt, &mut self.policy, self.asker) {
-                Err(denied) => *denied,
-                Ok(approved) => self.tools.run(&approved, &self.cancel),
-            },
+            Ok(parsed) => {
+                let before = self.tools.changes(&parsed);
+                match self.tools.gate(parsed, doubt, &mut self.policy, self.asker) {
+                    Err(denied) => *denied,
+                    Ok(approved) => {
+                        changes = before.and_then(|path| Before::look(&path));
+                        self.tools.run(&approved, &self.cancel)
+                    }
+                }
+            }
         };
+        if let Some(before) = changes
+            && let Some(changed) = before.keep(&self.setup.before, &call.id)?
+        {
+            self.session.append(changed)?;
+        }
         let output = ToolOutput {
             text: result.text.text().to_owned(),
             ok: result.ok,
@@ -502,24 +477,6 @@ fn sections(setup: &Setup, runtime: &dyn Runtime) -> Result<Vec<Section>, Error>
     let mut sections = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
     sections.extend(memory_section(setup, runtime)?);
     Ok(sections)
-}
-
-/// What was remembered, as far as its share of the window goes.
-fn memory_section(setup: &Setup, runtime: &dyn Runtime) -> Result<Option<Section>, Error> {
-    let Some(memories) = &setup.memories else {
-        return Ok(None);
-    };
-    let share = runtime.window() / limits::MEMORY_SHARE_OF_WINDOW;
-    let most = share.min(limits::MEMORY_TOKENS_MAX);
-    let text = memory::slice(&memories.list()?.memories, |text| {
-        runtime.count(text) <= most
-    });
-    Ok(text.map(|text| Section {
-        name: "memory".into(),
-        layer: Layer::Memory,
-        text,
-        file: None,
-    }))
 }
 
 fn check_fixed(

@@ -18,4 +18,5 @@ pub mod session;
 pub mod trace;
 pub mod transcript;
 pub mod transcript_tool;
+pub mod undo;
 pub mod view;

@@ -56,7 +56,9 @@ impl Frozen {
                 | Entry::ToolResult { .. }
                 | Entry::Correction { .. }
                 | Entry::Step { .. }
-                | Entry::End { .. } => {}
+                | Entry::End { .. }
+                | Entry::FileChanged { .. }
+                | Entry::Undone { .. } => {}
             }
         }
         frozen

@@ -18,7 +18,9 @@ pub struct Session {
     pub id: String,
     path: PathBuf,
     file: File,
+    /// The path from the first record to the newest: what was undone stands on other branches of the file.
     records: Vec<Record>,
+    next_id: u64,
     clock: ClockMs,
     /// Made here, not resumed.
     created: bool,
@@ -50,6 +52,7 @@ impl Session {
             path,
             file,
             records: Vec::new(),
+            next_id: 0,
             clock,
             created: true,
         })
@@ -85,7 +88,8 @@ impl Session {
             id: id.to_owned(),
             path,
             file,
-            records,
+            next_id: records.iter().map(|r| r.id + 1).max().unwrap_or(0),
+            records: newest_path(records),
             clock,
             created: false,
         };
@@ -112,12 +116,12 @@ impl Session {
             }
             _ => Error::io("open the session file", &path, &e),
         })?;
-        Ok(read_records(&file, &path)?.0)
+        Ok(newest_path(read_records(&file, &path)?.0))
     }
 
     /// Appends one entry; it is on disk when this returns.
     pub fn append(&mut self, entry: Entry) -> Result<&Record, Error> {
-        let id = self.records.last().map_or(0, |last| last.id + 1);
+        let id = self.next_id;
         let parent = self.records.last().map(|last| last.id);
         let record = Record {
             id,
@@ -132,8 +136,27 @@ impl Session {
             .write_all(&line)
             .and_then(|()| self.file.sync_data())
             .map_err(|e| Error::io("append to the session file", &self.path, &e))?;
+        self.next_id += 1;
         self.records.push(record);
         Ok(self.records.last().expect("just pushed"))
+    }
+
+    /// What is appended next goes on from record `last`: a branch begins there. Calls that have their results behind
+    /// it get others.
+    pub fn rewind(&mut self, last: u64) -> Result<(), Error> {
+        let Some(at) = self.records.iter().position(|r| r.id == last) else {
+            let newest = self.records.last().map_or(0, |r| r.id);
+            return Err(Error::caller(format!(
+                "session {} has no entry {last}; have 0 to {newest}",
+                self.id
+            )));
+        };
+        self.records.truncate(at + 1);
+        for call in dangling_calls(&self.records) {
+            let why = "the session goes on from before its result";
+            self.append(Entry::not_run(&call, why))?;
+        }
+        Ok(())
     }
 
     /// The time that the next entry would bear.
@@ -213,6 +236,21 @@ fn lock(file: &File, path: &Path) -> Result<(), Error> {
         "session file {} is in use by another process; close that one, or start a new session",
         path.display()
     )))
+}
+
+/// The records from the first to the newest, along their parents. A parent that is not there ends it: the rest is
+/// a beginning.
+fn newest_path(mut records: Vec<Record>) -> Vec<Record> {
+    let mut path = Vec::new();
+    let mut wanted = records.last().map(|r| r.id);
+    while let Some(record) = records.pop() {
+        if Some(record.id) == wanted {
+            wanted = record.parent;
+            path.push(record);
+        }
+    }
+    path.reverse();
+    path
 }
 
 /// All whole records, and where the last of them ends. A broken line that is not the last is an error.

@@ -1,6 +1,8 @@
 //! What a session is made of: entries, appended and never rewritten. Each names its parent, so a
 //! session is a path through a tree. What the model sees is derived from them, never the other way.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 
 use super::pieces::Section;
@@ -92,6 +94,18 @@ pub enum Entry {
     End {
         outcome: String,
     },
+    /// A tool changed a file of the person's: what it was is kept under the name `before`, if it was there; `after`
+    /// is the sha256 of what the tool left.
+    FileChanged {
+        path: PathBuf,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        before: Option<String>,
+        after: String,
+    },
+    /// The run that stood here was taken back: so many entries are on another branch.
+    Undone {
+        entries: usize,
+    },
 }
 
 impl Entry {
@@ -139,7 +153,9 @@ pub fn dangling_calls(records: &[Record]) -> Vec<Call> {
             | Entry::Change { .. }
             | Entry::Compaction { .. }
             | Entry::Step { .. }
-            | Entry::End { .. } => {}
+            | Entry::End { .. }
+            | Entry::FileChanged { .. }
+            | Entry::Undone { .. } => {}
         }
     }
     open

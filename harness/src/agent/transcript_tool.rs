@@ -117,7 +117,9 @@ fn text_of(entry: &Entry) -> Option<String> {
         | Entry::OtherModel { .. }
         | Entry::Correction { .. }
         | Entry::Step { .. }
-        | Entry::End { .. } => None,
+        | Entry::End { .. }
+        | Entry::FileChanged { .. }
+        | Entry::Undone { .. } => None,
     }
 }
 

@@ -100,7 +100,10 @@ impl View {
             Entry::Change { call, result, .. } => self.push_pair(call.clone(), result.clone()),
             Entry::Compaction { summary, .. } => self.push_summary(id, summary),
             Entry::OtherModel { .. } => self.forget_sampled(),
-            Entry::Step { .. } | Entry::End { .. } => {}
+            Entry::Step { .. }
+            | Entry::End { .. }
+            | Entry::FileChanged { .. }
+            | Entry::Undone { .. } => {}
         }
     }
 

@@ -17,6 +17,7 @@ use crate::agent::local::Local;
 use crate::agent::machine::Outcome;
 use crate::agent::runtime::Runtime;
 use crate::agent::session::{self, Session};
+use crate::agent::undo;
 use crate::clock;
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -29,6 +30,9 @@ use screen::{Events, Screen, Shows};
 use typed::Typed;
 
 pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
+    if args.undo {
+        return take_back(&env.data_dir()?.join("sessions"), args, out);
+    }
     let cancel = Cancel::new();
     // Without a goal a person at the terminal is asked for one, and for the next when it is done.
     let converses = args.goal.is_empty() && env.terminals.stdin;
@@ -111,6 +115,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         workspace,
         instructions: args.system.clone(),
         rounds_max: Some(args.max_rounds),
+        before: undo::folder(&sessions, &session.id),
         domain,
         memories,
         ablation: Ablation::default(),
@@ -150,6 +155,25 @@ fn domain(wanted: &str) -> Result<Domain> {
             }
         }
     }
+}
+
+/// Undoes the last run of a session; the newest, if none is named.
+fn take_back(sessions: &Path, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
+    let mut session = open(sessions, args.resume.as_deref().unwrap_or("last"))?;
+    let folder = undo::folder(sessions, &session.id);
+    let undone = undo::undo(&mut session, &folder)?;
+    out.line(&format!(
+        "took back: {}",
+        undone.request.lines().next().unwrap_or_default()
+    ))?;
+    for path in &undone.restored {
+        out.line(&format!("as it was: {}", path.display()))?;
+    }
+    for (path, why) in &undone.left {
+        out.line(&format!("left: {}, {why}", path.display()))?;
+    }
+    note("what commands did is not undone");
+    Ok(Exit::Done)
 }
 
 fn close(outcome: &Outcome, session: &str) -> Result<Exit> {
@@ -200,7 +224,16 @@ fn resume(sessions: &Path, args: &AgentArgs) -> Result<Option<Session>> {
     let Some(wanted) = &args.resume else {
         return Ok(None);
     };
-    let id = match wanted.as_str() {
+    let mut session = open(sessions, wanted)?;
+    if let Some(entry) = args.fork_at {
+        session.rewind(entry)?;
+    }
+    Ok(Some(session))
+}
+
+/// A session by its name, or `last`, mended.
+fn open(sessions: &Path, wanted: &str) -> Result<Session> {
+    let id = match wanted {
         "last" => session::newest(sessions)?.ok_or_else(|| {
             Error::caller("there is no session to resume yet; leave --resume out")
         })?,
@@ -213,7 +246,7 @@ fn resume(sessions: &Path, args: &AgentArgs) -> Result<Option<Session>> {
             mended.torn_bytes, mended.dangling_calls
         ));
     }
-    Ok(Some(session))
+    Ok(session)
 }
 
 fn sandbox(env: &Env, args: &AgentArgs, workspace: &Path, session_dir: &Path) -> Result<Sandbox> {

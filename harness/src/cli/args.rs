@@ -442,6 +442,13 @@ pub struct AgentArgs {
     /// Go on with an earlier session; the newest without a name.
     #[arg(long, value_name = "SESSION", num_args = 0..=1, default_missing_value = "last")]
     pub resume: Option<String>,
+    /// Go on from entry N of the session, not from its end; what followed it stays in the file.
+    #[arg(long, value_name = "N", requires = "resume")]
+    pub fork_at: Option<u64>,
+    /// Take back the last run of the newest session, or of the one that --resume names: what was said, and what
+    /// `write` and `edit` did to files. What commands did stays.
+    #[arg(long, conflicts_with_all = ["goal", "fork_at"])]
+    pub undo: bool,
     /// Words added to the agent's instructions.
     #[arg(short, long, value_name = "TEXT")]
     pub system: Option<String>,

@@ -14,6 +14,7 @@ use crate::agent::machine::Outcome;
 use crate::agent::runtime::{Ask, Reply, Runtime, StepError, Streamed};
 use crate::agent::session::Session;
 use crate::agent::transcript::{Call, Entry, ToolOutput};
+use crate::agent::undo;
 use crate::agent::view::View;
 use crate::clock;
 use crate::error::{Error, Result};
@@ -204,6 +205,7 @@ impl<'a> Stage<'a> {
             workspace: self.work.clone(),
             instructions: None,
             rounds_max: Some(rounds.unwrap_or(EVAL_ROUNDS_MAX)),
+            before: undo::folder(&self.sessions, "s"),
             domain: Domain::default(),
             memories: None,
             ablation: self.ablation,

@@ -147,6 +147,19 @@ impl ToolBox {
         call::parse(call).map_err(|bad| Box::new(self.said("none", &bad.0)))
     }
 
+    /// The file that a call is to change, where it is one.
+    pub fn changes(&self, call: &Parsed) -> Option<PathBuf> {
+        let path = match &call.invocation {
+            Invocation::Edit(args) => &args.path,
+            Invocation::Write(args) => &args.path,
+            Invocation::Artifact(_)
+            | Invocation::Bash(_)
+            | Invocation::Read(_)
+            | Invocation::Search(_) => return None,
+        };
+        Some(self.resolver.resolve(path).ok()?.path)
+    }
+
     /// What the rules say of a call, before anyone is asked.
     pub fn decide(&self, call: &Parsed) -> Decision {
         approve::decide(&call.invocation, self.surroundings())

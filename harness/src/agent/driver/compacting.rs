@@ -206,7 +206,9 @@ fn tokens_shown(entry: &Entry, count: &dyn Fn(&str) -> usize) -> usize {
         | Entry::OtherModel { .. }
         | Entry::Compaction { .. }
         | Entry::Step { .. }
-        | Entry::End { .. } => 0,
+        | Entry::End { .. }
+        | Entry::FileChanged { .. }
+        | Entry::Undone { .. } => 0,
     }
 }
 
