@@ -222,6 +222,8 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
         domain: Domain::default(),
         memories: None,
         ablation: Ablation::default(),
+        is_helper: false,
+        frozen: None,
         rounds_max: None,
     };
     let session = Session::create(&dir.join("sessions"), "bench", || 0).expect("a session");

@@ -179,6 +179,8 @@ pub const TOOL_ROUNDS_MAX: usize = 100;
 pub const EVAL_WINDOW: usize = 4_096;
 /// Rounds of tools for one goal of an eval task: a model that needs more goes in circles.
 pub const EVAL_ROUNDS_MAX: usize = 25;
+/// Rounds of tools of a sub-agent: its task is a part of one.
+pub const TASK_ROUNDS_MAX: usize = 40;
 /// Broken calls in a row that are corrected before the run stops.
 pub const CORRECTIONS_MAX: usize = 2;
 /// Failures of the runtime in a row that are tried again.

@@ -107,6 +107,8 @@ impl Stage {
                 .remembers
                 .then(|| Memories::at(self.dir.path().join("memory"))),
             ablation: Ablation::default(),
+            is_helper: false,
+            frozen: None,
         };
         let mut agent = Agent::new(hands, self.session(), setup).expect("an agent");
         let outcome = agent.run(goal).expect("it runs");
@@ -526,4 +528,47 @@ fn the_last_run_is_taken_back_with_its_files() {
     let mut session = stage.session();
     assert!(undo::undo(&mut session, &undo::folder(&sessions, "s")).is_err());
     assert!(session.rewind(9_999).is_err());
+}
+
+/// A sub-agent starts with the same fixed pieces and its brief; what it reads stays with it.
+#[test]
+fn a_helper_costs_its_brief_and_gives_its_answer() {
+    let stage = Stage::new();
+    std::fs::write(stage.work().join("big.txt"), "needle 42\n").expect("written");
+    let task = |brief: &str| calls("task", serde_json::json!({ "brief": brief }));
+    let mut script = Script::new(
+        16_384,
+        vec![
+            task("Read big.txt; which number has the needle?"),
+            calls("read", serde_json::json!({ "path": "big.txt" }))
+                .seeing("which number has the needle")
+                .not_seeing("Find the number"),
+            task("and you too"),
+            says("42, it says").seeing("a helper has no helpers"),
+            says("It is 42.")
+                .seeing("42, it says")
+                .not_seeing("needle 42"),
+            task(""),
+            says("ok").seeing("the brief is empty"),
+        ],
+    );
+    let (outcome, entries) = stage.play(&mut script, "Find the number.");
+    assert_eq!(script.wrong, None);
+    assert!(matches!(outcome, Outcome::Answered { .. }), "{outcome:?}");
+    let given = results(&entries);
+    assert!(
+        given[0].ok && given[0].text == "42, it says",
+        "{:?}",
+        given[0]
+    );
+    let (own, helper) = (&script.asked[0], &script.asked[1]);
+    assert_eq!(own.sections, helper.sections);
+    assert_eq!(helper.turns.len(), 1);
+    stage.play(&mut script, "And again.");
+    // The helper's session is kept beside its agent's.
+    let kept = std::fs::read_dir(stage.dir.path().join("sessions/s")).expect("listed");
+    let files = kept
+        .flatten()
+        .filter(|f| f.path().extension().is_some_and(|x| x == "jsonl"));
+    assert_eq!(files.count(), 1);
 }

@@ -2,6 +2,7 @@
 //! summarises. It decides nothing that the machine decides.
 
 mod compacting;
+mod helping;
 mod remembering;
 
 use std::path::PathBuf;
@@ -19,6 +20,7 @@ use super::pieces::{Frozen, Section};
 use super::prompt;
 use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
+use super::task_tool;
 use super::trace::{self, Trace, TracedPiece};
 use super::transcript::{Call, Entry, Record, ToolOutput};
 use super::transcript_tool;
@@ -43,6 +45,7 @@ pub trait Watch {
 }
 
 /// What a run is given.
+#[derive(Clone)]
 pub struct Setup {
     pub workspace: PathBuf,
     /// Words of the user's own behind the built-in instructions.
@@ -55,6 +58,10 @@ pub struct Setup {
     /// What was remembered in earlier sessions, and where more is kept.
     pub memories: Option<Memories>,
     pub ablation: Ablation,
+    /// It works on a part of another agent's task.
+    pub is_helper: bool,
+    /// The sections as that agent has sent them.
+    pub frozen: Option<Vec<Section>>,
 }
 
 /// What is left out of the harness, to measure what it is worth.
@@ -113,6 +120,9 @@ impl<'a> Agent<'a> {
         budget.check_instruction(hands.runtime.count(setup.domain.instruction()))?;
         let mut specs = hands.tools.specs();
         specs.extend([finish_tool::spec(), transcript_tool::spec()]);
+        if budget.window > limits::WINDOW_TOKENS_SMALL {
+            specs.push(task_tool::spec());
+        }
         if setup.memories.is_some() {
             specs.extend(memory_tools::specs());
         }
@@ -339,6 +349,8 @@ impl<'a> Agent<'a> {
         self.last_output = None;
         let output = if call.name == transcript_tool::NAME {
             transcript_tool::run(self.session.records(), &call.arguments)
+        } else if call.name == task_tool::NAME {
+            self.run_task(call)?
         } else if let Some(output) = self.run_with_memory(call)? {
             output
         } else {
@@ -472,8 +484,11 @@ impl<'a> Agent<'a> {
     }
 }
 
-/// The sections as their sources read now.
+/// The sections as their sources read now; a helper's are those of the agent it helps.
 fn sections(setup: &Setup, runtime: &dyn Runtime) -> Result<Vec<Section>, Error> {
+    if let Some(frozen) = &setup.frozen {
+        return Ok(frozen.clone());
+    }
     let mut sections = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
     sections.extend(memory_section(setup, runtime)?);
     Ok(sections)

@@ -24,6 +24,8 @@ pub struct Local {
     clock: FrozenClock,
     /// Keeps the conversation in memory between the steps.
     timeline: Timeline,
+    /// Those that wait while a branch is asked.
+    waiting: Vec<Timeline>,
 }
 
 impl Local {
@@ -35,6 +37,7 @@ impl Local {
             sampling,
             clock,
             timeline,
+            waiting: Vec::new(),
         }
     }
 
@@ -114,6 +117,18 @@ impl Runtime for Local {
             .compose(&self.conversation(view, tools))?
             .prompt
             .len())
+    }
+
+    fn branch(&mut self) {
+        let branch = self.timeline.fork();
+        self.waiting
+            .push(std::mem::replace(&mut self.timeline, branch));
+    }
+
+    fn join(&mut self) {
+        if let Some(timeline) = self.waiting.pop() {
+            self.timeline = timeline;
+        }
     }
 
     fn ask(&mut self, ask: &Ask<'_>, watch: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError> {

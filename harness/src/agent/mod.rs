@@ -15,6 +15,7 @@ pub mod pieces;
 pub mod prompt;
 pub mod runtime;
 pub mod session;
+pub mod task_tool;
 pub mod trace;
 pub mod transcript;
 pub mod transcript_tool;

@@ -74,6 +74,12 @@ pub trait Runtime {
     /// Tokens of the prompt that `view` makes.
     fn measure(&mut self, view: &View, tools: &[ToolSpec]) -> Result<usize, Error>;
 
+    /// What is asked from here to [`Runtime::join`] is another conversation, which begins as this one does.
+    fn branch(&mut self) {}
+
+    /// Back to the conversation before.
+    fn join(&mut self) {}
+
     /// Asks the model; `watch` sees the answer as it comes.
     fn ask(&mut self, ask: &Ask<'_>, watch: &mut dyn FnMut(Streamed)) -> Result<Reply, StepError>;
 }

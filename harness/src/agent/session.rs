@@ -159,6 +159,15 @@ impl Session {
         Ok(())
     }
 
+    /// Where what belongs to this session is kept.
+    pub fn folder(&self) -> PathBuf {
+        self.path.with_extension("")
+    }
+
+    pub fn clock(&self) -> ClockMs {
+        self.clock
+    }
+
     /// The time that the next entry would bear.
     pub fn now_ms(&self) -> u64 {
         (self.clock)()

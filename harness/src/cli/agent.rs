@@ -119,6 +119,8 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         domain,
         memories,
         ablation: Ablation::default(),
+        is_helper: false,
+        frozen: None,
     };
     let mut agent = Agent::new(hands, session, setup)?;
     let session = agent.session().id.clone();

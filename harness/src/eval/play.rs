@@ -209,6 +209,8 @@ impl<'a> Stage<'a> {
             domain: Domain::default(),
             memories: None,
             ablation: self.ablation,
+            is_helper: false,
+            frozen: None,
         };
         Agent::new(hands, session, setup)?.run(goal)
     }
@@ -303,6 +305,14 @@ impl Runtime for Counted<'_> {
 
     fn measure(&mut self, view: &View, tools: &[ToolSpec]) -> Result<usize> {
         self.inner.measure(view, tools)
+    }
+
+    fn branch(&mut self) {
+        self.inner.branch();
+    }
+
+    fn join(&mut self) {
+        self.inner.join();
     }
 
     fn ask(
