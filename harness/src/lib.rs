@@ -14,6 +14,7 @@ pub mod eval;
 pub mod limits;
 pub mod load;
 pub mod memory;
+pub mod peer;
 pub mod server;
 pub mod store;
 pub mod tools;

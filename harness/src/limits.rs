@@ -203,6 +203,15 @@ pub const TRANSCRIPT_ENTRIES_MAX: usize = 20;
 /// Characters shown of one of them.
 pub const TRANSCRIPT_ENTRY_CHARS: usize = 1_200;
 
+// ---- other runtimes ----
+
+/// Bytes of a token of a server whose tokenizer we have not: code and hex have 2 to 3, prose 4 to 5. What the server
+/// counts takes its place.
+pub const REMOTE_BYTES_A_TOKEN: f64 = 3.0;
+pub const REMOTE_BYTES_A_TOKEN_MAX: f64 = 6.0;
+/// Fewer bytes than this say more of the template than of the text.
+pub const REMOTE_LEARN_BYTES_MIN: usize = 1_000;
+
 // ---- memory ----
 
 /// A fact is a sentence or two; a document belongs in a file.

@@ -13,6 +13,7 @@ pub mod machine;
 pub mod memory_tools;
 pub mod pieces;
 pub mod prompt;
+pub mod remote;
 pub mod runtime;
 pub mod session;
 pub mod task_tool;

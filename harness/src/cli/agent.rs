@@ -6,6 +6,8 @@ mod typed;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use models::template::FrozenClock;
+
 use super::Exit;
 use super::args::AgentArgs;
 use super::interrupt::on_ctrl_c;
@@ -15,6 +17,7 @@ use crate::agent::compact::Domain;
 use crate::agent::driver::{Ablation, Agent, Hands, Setup};
 use crate::agent::local::Local;
 use crate::agent::machine::Outcome;
+use crate::agent::remote::{Remote, RemoteOptions};
 use crate::agent::runtime::Runtime;
 use crate::agent::session::{self, Session};
 use crate::agent::undo;
@@ -54,7 +57,8 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         .as_ref()
         .and_then(|session| session.records().first())
         .map(|first| first.time_ms);
-    let loaded = loading::load(env, &loading::options(&args.model)?, args.verbose)?;
+    let clock = begun.map_or_else(clock::freeze, clock::freeze_at);
+    let (mut runtime, counter) = runtime(env, args, clock)?;
     let session = match resumed {
         Some(session) => session,
         None => {
@@ -62,7 +66,6 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
             Session::create(&sessions, &id, clock::now_ms)?
         }
     };
-    let model = loaded.model;
     let sandbox = sandbox(env, args, &workspace, &sessions.join(&session.id))?;
     note(&format!(
         "session {}, folder {}",
@@ -73,19 +76,14 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         (true, true) => note("sandbox: off (--no-sandbox), and --yes: commands run unasked"),
         _ => note(&format!("sandbox: {}", sandbox.active())),
     }
-    let counting = Arc::clone(&model);
-    let counter: Arc<Counter> = Arc::new(move |text: &str| counting.format.count(text));
     let mut tools = ToolBox::new(ToolContext {
         workspace: workspace.clone(),
         session_dir: sessions.join(&session.id),
-        window_tokens: model.engine.context().tokens,
+        window_tokens: runtime.window(),
         sandbox,
         environment: env.variables.clone(),
         counter: Arc::clone(&counter),
     })?;
-    let sampling = sampling::greedy_or(args.temperature, args.seed);
-    let clock = begun.map_or_else(clock::freeze, clock::freeze_at);
-    let mut local = Local::new(model, sampling, clock);
     cancel_on_interrupt(cancel.clone())?;
     let mode = match (args.yes, env.terminals.stdin) {
         (true, _) => Mode::Yes,
@@ -93,17 +91,17 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         (false, false) => Mode::Deny,
     };
     // Two more tools and what they hold would take too much of the smallest windows.
-    let has_memory = !args.no_memory && local.window() > WINDOW_TOKENS_TINY;
+    let has_memory = !args.no_memory && runtime.window() > WINDOW_TOKENS_TINY;
     let memories = match has_memory {
         true => Some(Memories::at(env.data_dir()?.join("memory"))),
         false => None,
     };
     let mut watch: Box<dyn Shows + '_> = match args.json {
-        true => Box::new(Events::new(out, &session.id, &workspace, &local)),
+        true => Box::new(Events::new(out, &session.id, &workspace, &*runtime)),
         false => Box::new(Screen::new(args.verbose, out)),
     };
     let hands = Hands {
-        runtime: &mut local,
+        runtime: &mut *runtime,
         tools: &mut tools,
         policy: Policy::new(mode),
         asker: &mut asker,
@@ -136,6 +134,37 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     drop(agent);
     watch.close()?;
     exit
+}
+
+/// What answers: a model in this process, or on a server; and how its tokens are counted.
+fn runtime(
+    env: &Env,
+    args: &AgentArgs,
+    clock: FrozenClock,
+) -> Result<(Box<dyn Runtime>, Arc<Counter>)> {
+    if let Some(url) = &args.runtime {
+        let remote = Remote::connect(RemoteOptions {
+            url: url.clone(),
+            model: args.runtime_model.clone(),
+            context_tokens: loading::options(&args.model)?.context_tokens,
+            key: env.api_key.clone(),
+            temperature: args.temperature,
+        })?;
+        note(&format!(
+            "{} on {url}: context {} tokens",
+            remote.model(),
+            remote.window()
+        ));
+        let estimate = remote.estimate();
+        let counter = move |text: &str| estimate.tokens(text.len());
+        return Ok((Box::new(remote), Arc::new(counter)));
+    }
+    let model = loading::load(env, &loading::options(&args.model)?, args.verbose)?.model;
+    let counting = Arc::clone(&model);
+    let counter = move |text: &str| counting.format.count(text);
+    let sampling = sampling::greedy_or(args.temperature, args.seed);
+    let local = Local::new(model, sampling, clock);
+    Ok((Box::new(local), Arc::new(counter)))
 }
 
 /// What summaries dwell on.

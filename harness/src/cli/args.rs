@@ -449,6 +449,13 @@ pub struct AgentArgs {
     /// `write` and `edit` did to files. What commands did stays.
     #[arg(long, conflicts_with_all = ["goal", "fork_at"])]
     pub undo: bool,
+    /// Let an OpenAI-compatible server answer instead of a model in this process: llama-server, Ollama, vLLM, a
+    /// cloud. A key is taken from $OSTLER_API_KEY. With --resume a session goes on there, or back here.
+    #[arg(long, value_name = "URL")]
+    pub runtime: Option<String>,
+    /// The server's model; the first that it lists without it.
+    #[arg(long, value_name = "NAME", requires = "runtime")]
+    pub runtime_model: Option<String>,
     /// Words added to the agent's instructions.
     #[arg(short, long, value_name = "TEXT")]
     pub system: Option<String>,

@@ -6,13 +6,13 @@
 //! sent and the pieces of text that came are counted. A server that does not say what it reused is taken to have
 //! reused what it was sent just before.
 
-use std::io::{BufRead, BufReader};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use super::bench_speed::{Test, Work};
 use crate::error::{Error, Result};
+use crate::peer;
 
 /// An answer in fewer pieces has no time between the first and the last.
 const PIECES_MIN: u64 = 2;
@@ -40,8 +40,8 @@ pub struct Answer {
 impl Server {
     /// Asks the server at `url` (with or without `/v1`) for its first model.
     pub fn new(url: &str) -> Result<Server> {
-        let address = root("--against", url)?;
-        let agent = agent();
+        let address = peer::root("--against", url)?;
+        let agent = peer::agent();
         let path = format!("{address}/v1/models");
         let mut answer = agent.get(&path).call().map_err(|e| failed(&path, &e))?;
         let models: Value = answer
@@ -141,22 +141,12 @@ impl Server {
         let clock = Instant::now();
         let response = self.agent.post(&path).send_json(&request);
         let mut response = response.map_err(|e| failed(&path, &e))?;
-        check_status(&path, &mut response)?;
+        peer::check_status(&path, &mut response)?;
         let (mut first, mut last, mut pieces) = (None, 0.0, 0);
         let mut text = String::new();
         let (mut usage, mut timings) = (Value::Null, Value::Null);
-        for line in BufReader::new(response.into_body().into_reader()).lines() {
-            let line = line.map_err(|e| failed(&path, &e))?;
-            let Some(data) = line.strip_prefix("data:").map(str::trim) else {
-                continue;
-            };
-            if data == "[DONE]" {
-                break;
-            }
-            let event: Value = serde_json::from_str(data).map_err(|e| failed(&path, &e))?;
-            if !event["error"].is_null() {
-                return Err(failed(&path, &event["error"]));
-            }
+        for event in peer::events(&path, response) {
+            let event = event?;
             let choice = &event["choices"][0];
             let delta = &choice["delta"];
             let said = [
@@ -193,36 +183,6 @@ impl Server {
             rest_seconds: last - first,
         })
     }
-}
-
-/// The address of a server that was given to `option`, with `/v1` or without.
-pub fn root(option: &str, url: &str) -> Result<String> {
-    let root = url.trim_end_matches('/').trim_end_matches("/v1");
-    match root.starts_with("http://") || root.starts_with("https://") {
-        true => Ok(root.to_owned()),
-        false => Err(Error::caller(format!(
-            "{option} {url}: need an address such as http://127.0.0.1:8080"
-        ))),
-    }
-}
-
-/// What asks a server directly: it is on a machine of one's own, and a proxy would be timed along with it.
-pub fn agent() -> ureq::Agent {
-    let config = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .proxy(None);
-    config.build().into()
-}
-
-/// An answer that is a refusal becomes an error, with what the server said.
-pub fn check_status(path: &str, response: &mut ureq::http::Response<ureq::Body>) -> Result<()> {
-    if response.status().is_success() {
-        return Ok(());
-    }
-    let said = response.body_mut().read_to_string().unwrap_or_default();
-    let said: String = said.chars().take(300).collect();
-    let status = response.status();
-    Err(Error::device(format!("{path} answered {status}: {said}")))
 }
 
 fn failed(path: &str, why: &dyn std::fmt::Display) -> Error {

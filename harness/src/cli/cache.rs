@@ -9,7 +9,6 @@ use indicatif::HumanDuration;
 
 use super::Exit;
 use super::args::{CacheArgs, CacheCommand, CacheFilter, CacheShowArgs};
-use super::bench_against;
 use super::models::columns;
 use super::output::{Out, note};
 use crate::clock;
@@ -17,6 +16,7 @@ use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::limits::CACHE_PIECES_SHOWN;
 use crate::load::disk_folder;
+use crate::peer;
 use crate::server::cache::Held;
 use crate::store::{bytes, nearest};
 
@@ -54,16 +54,16 @@ fn show(env: &Env, args: &CacheShowArgs, out: &mut Out) -> Result<Exit> {
 
 /// What a server has in memory.
 fn show_server(env: &Env, url: &str, json: bool, out: &mut Out) -> Result<Exit> {
-    let url = format!("{}/cache", bench_against::root("--server", url)?);
+    let url = format!("{}/cache", peer::root("--server", url)?);
     let failed = |why: &dyn std::fmt::Display| {
         Error::device(format!("{url}: {why}; is `ostler serve` running there?"))
     };
-    let mut request = bench_against::agent().get(&url);
+    let mut request = peer::agent().get(&url);
     if let Some(key) = &env.api_key {
         request = request.header("Authorization", format!("Bearer {key}"));
     }
     let mut answer = request.call().map_err(|e| failed(&e))?;
-    bench_against::check_status(&url, &mut answer)?;
+    peer::check_status(&url, &mut answer)?;
     let held: Held = answer.body_mut().read_json().map_err(|e| failed(&e))?;
     if json {
         out.line(&serde_json::to_string_pretty(&held).expect("plain JSON"))?;
