@@ -24,6 +24,7 @@ use harness::agent::local::Local;
 use harness::agent::machine::Outcome;
 use harness::agent::runtime::{Reply, Streamed};
 use harness::agent::session::Session;
+use harness::agent::skills::Skills;
 use harness::agent::transcript::{Call, ToolOutput};
 use harness::load::{ModelOptions, start};
 use harness::tools::{
@@ -221,6 +222,7 @@ fn run(model: &Path, dir: &Path) -> Vec<Pass> {
         before: dir.join("before"),
         domain: Domain::default(),
         memories: None,
+        skills: Skills::default(),
         ablation: Ablation::default(),
         is_helper: false,
         frozen: None,

@@ -212,6 +212,14 @@ pub const REMOTE_BYTES_A_TOKEN_MAX: f64 = 6.0;
 /// Fewer bytes than this say more of the template than of the text.
 pub const REMOTE_LEARN_BYTES_MIN: usize = 1_000;
 
+// ---- skills ----
+
+/// A skill is read whole: longer ones point at files beside them.
+pub const SKILL_BYTES_MAX: usize = 32 << 10;
+/// Skills that the prompt describes, and characters of each description: about 2,000 tokens at the most.
+pub const SKILLS_LISTED_MAX: usize = 40;
+pub const SKILL_DESCRIPTION_CHARS: usize = 200;
+
 // ---- memory ----
 
 /// A fact is a sentence or two; a document belongs in a file.

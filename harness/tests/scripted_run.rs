@@ -9,6 +9,7 @@ use harness::agent::driver::{Ablation, Agent, Hands, Setup, Watch};
 use harness::agent::machine::Outcome;
 use harness::agent::runtime::{Reply, Streamed};
 use harness::agent::session::Session;
+use harness::agent::skills::{PROJECT_FOLDER, Skills};
 use harness::agent::transcript::{Call, Entry, ToolOutput};
 use harness::agent::undo;
 use harness::agent::view::View;
@@ -106,6 +107,7 @@ impl Stage {
             memories: self
                 .remembers
                 .then(|| Memories::at(self.dir.path().join("memory"))),
+            skills: Skills::in_folders(vec![self.work().join(PROJECT_FOLDER)]),
             ablation: Ablation::default(),
             is_helper: false,
             frozen: None,
@@ -571,4 +573,28 @@ fn a_helper_costs_its_brief_and_gives_its_answer() {
         .flatten()
         .filter(|f| f.path().extension().is_some_and(|x| x == "jsonl"));
     assert_eq!(files.count(), 1);
+}
+
+/// A skill is listed in the prompt, and its text enters as a result.
+#[test]
+fn a_skill_is_read_before_it_is_followed() {
+    let stage = Stage::new();
+    let folder = stage.work().join(PROJECT_FOLDER).join("release");
+    std::fs::create_dir_all(&folder).expect("a folder");
+    let text = "---\ndescription: how to release\n---\nFirst touch CHANGES.\n";
+    std::fs::write(folder.join("SKILL.md"), text).expect("written");
+    let mut script = Script::new(
+        8_192,
+        vec![
+            calls("skill", serde_json::json!({ "name": "release" }))
+                .seeing("- release: how to release")
+                .not_seeing("touch CHANGES"),
+            bash("touch CHANGES").seeing("First touch CHANGES."),
+            says("released"),
+        ],
+    );
+    stage.play(&mut script, "Release it.");
+    assert_eq!(script.wrong, None);
+    assert!(stage.work().join("CHANGES").exists());
+    assert_history_appends(&script.asked);
 }

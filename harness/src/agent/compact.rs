@@ -84,6 +84,7 @@ pub fn choose_cut(
             | Entry::Step { .. }
             | Entry::End { .. }
             | Entry::FileChanged { .. }
+            | Entry::Given { .. }
             | Entry::Undone { .. } => {}
         }
     }

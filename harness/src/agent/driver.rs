@@ -20,6 +20,7 @@ use super::pieces::{Frozen, Section};
 use super::prompt;
 use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
+use super::skills::{self, Skills};
 use super::task_tool;
 use super::trace::{self, Trace, TracedPiece};
 use super::transcript::{Call, Entry, Record, ToolOutput};
@@ -57,6 +58,7 @@ pub struct Setup {
     pub domain: Domain,
     /// What was remembered in earlier sessions, and where more is kept.
     pub memories: Option<Memories>,
+    pub skills: Skills,
     pub ablation: Ablation,
     /// It works on a part of another agent's task.
     pub is_helper: bool,
@@ -123,6 +125,13 @@ impl<'a> Agent<'a> {
         if budget.window > limits::WINDOW_TOKENS_SMALL {
             specs.push(task_tool::spec());
         }
+        let (skills, broken) = setup.skills.list();
+        if !skills.is_empty() {
+            specs.push(skills::spec());
+        }
+        for why in broken {
+            hands.watch.told(&format!("a skill is left out: {why}"));
+        }
         if setup.memories.is_some() {
             specs.extend(memory_tools::specs());
         }
@@ -183,6 +192,18 @@ impl<'a> Agent<'a> {
 
     pub fn specs(&self) -> &[ToolSpec] {
         &self.specs
+    }
+
+    /// Gives the model a skill that the user has named, as if it had read it.
+    pub fn give_skill(&mut self, name: &str) -> Result<(), Error> {
+        let result = self.setup.skills.text(name).map_err(Error::caller)?;
+        let call = Call {
+            id: self.next_call_id(),
+            name: skills::NAME.into(),
+            arguments: serde_json::json!({ "name": name }).to_string(),
+        };
+        self.session.append(Entry::Given { call, result })?;
+        Ok(())
     }
 
     /// Works on `goal` until the run is done.
@@ -351,6 +372,13 @@ impl<'a> Agent<'a> {
             transcript_tool::run(self.session.records(), &call.arguments)
         } else if call.name == task_tool::NAME {
             self.run_task(call)?
+        } else if call.name == skills::NAME {
+            let read = self.setup.skills.run(&call.arguments);
+            ToolOutput {
+                ok: read.is_ok(),
+                text: read.unwrap_or_else(|why| why),
+                artifact: None,
+            }
         } else if let Some(output) = self.run_with_memory(call)? {
             output
         } else {
@@ -490,6 +518,7 @@ fn sections(setup: &Setup, runtime: &dyn Runtime) -> Result<Vec<Section>, Error>
         return Ok(frozen.clone());
     }
     let mut sections = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
+    sections.extend(setup.skills.section());
     sections.extend(memory_section(setup, runtime)?);
     Ok(sections)
 }

@@ -16,6 +16,7 @@ pub mod prompt;
 pub mod remote;
 pub mod runtime;
 pub mod session;
+pub mod skills;
 pub mod task_tool;
 pub mod trace;
 pub mod transcript;

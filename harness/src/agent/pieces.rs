@@ -58,6 +58,7 @@ impl Frozen {
                 | Entry::Step { .. }
                 | Entry::End { .. }
                 | Entry::FileChanged { .. }
+                | Entry::Given { .. }
                 | Entry::Undone { .. } => {}
             }
         }

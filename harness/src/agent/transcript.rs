@@ -72,6 +72,11 @@ pub enum Entry {
         call: Call,
         result: String,
     },
+    /// A call that the model did not make, and its result: a skill that the user named.
+    Given {
+        call: Call,
+        result: String,
+    },
     /// Entries before `keep_from` are replaced by `summary` in what the model sees.
     Compaction {
         summary: String,
@@ -155,6 +160,7 @@ pub fn dangling_calls(records: &[Record]) -> Vec<Call> {
             | Entry::Step { .. }
             | Entry::End { .. }
             | Entry::FileChanged { .. }
+            | Entry::Given { .. }
             | Entry::Undone { .. } => {}
         }
     }

@@ -112,6 +112,7 @@ fn text_of(entry: &Entry) -> Option<String> {
         Entry::Change {
             section, result, ..
         } => Some(format!("{section} changed: {result}")),
+        Entry::Given { call, result } => Some(format!("{} gave: {result}", call.name)),
         Entry::Compaction { summary, .. } => Some(format!("summary: {summary}")),
         Entry::Opened { .. }
         | Entry::OtherModel { .. }

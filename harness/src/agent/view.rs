@@ -97,7 +97,9 @@ impl View {
                 name: name.clone(),
                 text: output.text.clone(),
             }),
-            Entry::Change { call, result, .. } => self.push_pair(call.clone(), result.clone()),
+            Entry::Change { call, result, .. } | Entry::Given { call, result } => {
+                self.push_pair(call.clone(), result.clone())
+            }
             Entry::Compaction { summary, .. } => self.push_summary(id, summary),
             Entry::OtherModel { .. } => self.forget_sampled(),
             Entry::Step { .. }

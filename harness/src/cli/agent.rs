@@ -20,6 +20,7 @@ use crate::agent::machine::Outcome;
 use crate::agent::remote::{Remote, RemoteOptions};
 use crate::agent::runtime::Runtime;
 use crate::agent::session::{self, Session};
+use crate::agent::skills::{PROJECT_FOLDER, Skills};
 use crate::agent::undo;
 use crate::clock;
 use crate::env::Env;
@@ -66,7 +67,9 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
             Session::create(&sessions, &id, clock::now_ms)?
         }
     };
-    let sandbox = sandbox(env, args, &workspace, &sessions.join(&session.id))?;
+    let own_skills = env.data_dir()?.join("skills");
+    let place = sessions.join(&session.id);
+    let sandbox = sandbox(env, args, &workspace, &place, &own_skills);
     note(&format!(
         "session {}, folder {}",
         session.id,
@@ -109,6 +112,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         cancel,
         counter,
     };
+    let project_skills = workspace.join(PROJECT_FOLDER);
     let setup = Setup {
         workspace,
         instructions: args.system.clone(),
@@ -116,11 +120,15 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         before: undo::folder(&sessions, &session.id),
         domain,
         memories,
+        skills: Skills::in_folders(vec![own_skills, project_skills]),
         ablation: Ablation::default(),
         is_helper: false,
         frozen: None,
     };
     let mut agent = Agent::new(hands, session, setup)?;
+    args.skill
+        .iter()
+        .try_for_each(|name| agent.give_skill(name))?;
     let session = agent.session().id.clone();
     let mut exit = Ok(Exit::Done);
     let mut next = given.or_else(|| typed.goal());
@@ -280,11 +288,17 @@ fn open(sessions: &Path, wanted: &str) -> Result<Session> {
     Ok(session)
 }
 
-fn sandbox(env: &Env, args: &AgentArgs, workspace: &Path, session_dir: &Path) -> Result<Sandbox> {
+fn sandbox(
+    env: &Env,
+    args: &AgentArgs,
+    workspace: &Path,
+    session_dir: &Path,
+    skills: &Path,
+) -> Sandbox {
     if args.no_sandbox {
-        return Ok(Sandbox::off("--no-sandbox"));
+        return Sandbox::off("--no-sandbox");
     }
-    Ok(Sandbox::probe(&SandboxConfig {
+    Sandbox::probe(&SandboxConfig {
         workspace: workspace.to_owned(),
         temporary: session_dir.join("tmp"),
         network: if args.allow_network {
@@ -292,9 +306,13 @@ fn sandbox(env: &Env, args: &AgentArgs, workspace: &Path, session_dir: &Path) ->
         } else {
             Network::Blocked
         },
-        also_readable: Vec::new(),
+        also_readable: skills
+            .is_dir()
+            .then(|| skills.to_owned())
+            .into_iter()
+            .collect(),
         environment: env.variables.clone(),
-    }))
+    })
 }
 
 /// The first Ctrl-C ends the step that runs and keeps what there is; the second ends the program.

@@ -463,6 +463,10 @@ pub struct AgentArgs {
     /// instruction.
     #[arg(long, value_name = "WHAT", default_value = "coding")]
     pub summaries: String,
+    /// Give the model a skill before it begins: a folder with SKILL.md, in `.ostler/skills` of the project or in
+    /// `skills` beside the sessions.
+    #[arg(long, value_name = "NAME")]
+    pub skill: Vec<String>,
     /// Neither read nor write memories. In a window of 4,096 tokens or less that is so anyway.
     #[arg(long)]
     pub no_memory: bool,

@@ -13,6 +13,7 @@ use crate::agent::driver::{Ablation, Agent, Hands, Setup, Watch};
 use crate::agent::machine::Outcome;
 use crate::agent::runtime::{Ask, Reply, Runtime, StepError, Streamed};
 use crate::agent::session::Session;
+use crate::agent::skills::Skills;
 use crate::agent::transcript::{Call, Entry, ToolOutput};
 use crate::agent::undo;
 use crate::agent::view::View;
@@ -208,6 +209,7 @@ impl<'a> Stage<'a> {
             before: undo::folder(&self.sessions, "s"),
             domain: Domain::default(),
             memories: None,
+            skills: Skills::default(),
             ablation: self.ablation,
             is_helper: false,
             frozen: None,

@@ -201,7 +201,9 @@ fn tokens_shown(entry: &Entry, count: &dyn Fn(&str) -> usize) -> usize {
         }
         Entry::User { text } | Entry::Correction { text } => count(text),
         Entry::ToolResult { output, .. } => count(&output.text),
-        Entry::Change { call, result, .. } => count(&call.arguments) + count(result),
+        Entry::Change { call, result, .. } | Entry::Given { call, result } => {
+            count(&call.arguments) + count(result)
+        }
         Entry::Opened { .. }
         | Entry::OtherModel { .. }
         | Entry::Compaction { .. }
