@@ -14,7 +14,7 @@ pub const SEARCH: &str = "memory";
 /// What the model is told of them.
 pub fn specs() -> [ToolSpec; 2] {
     let string = || json!({ "type": "string" });
-    let spec = |name, description: &str, properties, required: &[&str]| ToolSpec {
+    let spec = |name, description: &str, properties, required: &[&str], rare| ToolSpec {
         name,
         description: description.into(),
         parameters: json!({
@@ -23,25 +23,31 @@ pub fn specs() -> [ToolSpec; 2] {
             "required": required,
             "additionalProperties": false
         }),
-        rare: Map::new(),
+        rare,
     };
+    // A small model that is shown them fills them in, with the example if there is one.
+    let rare = [
+        (
+            "importance".to_owned(),
+            json!({ "type": "integer", "minimum": 1, "maximum": 5 }),
+        ),
+        ("replaces".to_owned(), string()),
+    ];
     [
         spec(
             REMEMBER,
-            "Keep a fact for later sessions. If the user said it, quote their words.",
-            json!({
-                "text": string(),
-                "quote": string(),
-                "importance": { "type": "integer", "minimum": 1, "maximum": 5 },
-                "replaces": { "type": "string", "description": "Older memory that no longer holds, as m3" },
-            }),
+            "Keep a fact for later sessions. If the user said it, quote their words. Where an older memory no longer \
+             holds, add its id as replaces.",
+            json!({ "text": string(), "quote": string() }),
             &["text"],
+            Map::from_iter(rare),
         ),
         spec(
             SEARCH,
             "Search what was remembered in earlier sessions.",
             json!({ "query": string() }),
             &["query"],
+            Map::new(),
         ),
     ]
 }
@@ -109,15 +115,22 @@ fn remember(
             after: calls_since_user(records),
         },
     };
+    let replaces = filled(wanted.replaces);
+    // What is to be remembered is worth more than what it was to replace.
+    let (there, lost) = match replaces {
+        Some(id) if memories.get(&id).is_ok() => (Some(id), String::new()),
+        Some(id) => (None, format!("\n[{id} is not there: nothing was replaced]")),
+        None => (None, String::new()),
+    };
     let memory = memories.remember(New {
         text: wanted.text,
         origin,
         importance: wanted.importance.unwrap_or(3),
-        replaces: filled(wanted.replaces),
+        replaces: there,
         time: now,
     });
     let memory = memory.map_err(|e| e.to_string())?;
-    Ok(format!("remembered: {}", memory.line()))
+    Ok(format!("remembered: {}{lost}", memory.line()))
 }
 
 fn search(memories: &Memories, wanted: Search) -> Result<String, String> {

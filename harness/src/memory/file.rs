@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Origin {
-    /// The user said it, in these words.
+    /// The user said these words; the text is what the model made of them.
     User { quote: String },
     /// The model noted it, after these calls: what a file or a page says is not the user's word.
     Noted { after: Vec<String> },
@@ -116,7 +116,7 @@ impl Memory {
         let day = timestamp(self.time);
         let day = day.split('T').next().unwrap_or_default();
         let from = match &self.origin {
-            Origin::User { quote } => format!("the user said {:?}", one_line(quote)),
+            Origin::User { quote } => format!("when the user said {:?}", one_line(quote)),
             Origin::Noted { after } if after.is_empty() => "noted by the model".into(),
             Origin::Noted { after } => {
                 format!(
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(read, memory);
         let line = memory.line();
         assert!(
-            line.starts_with("- m4 (2023-11-14, the user said") && !line.contains('\n'),
+            line.starts_with("- m4 (2023-11-14, when the user said") && !line.contains('\n'),
             "{line}"
         );
     }

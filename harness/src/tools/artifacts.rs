@@ -34,7 +34,9 @@ impl FromStr for ArtifactId {
         digits
             .and_then(|d| d.parse().ok())
             .map(ArtifactId)
-            .ok_or_else(|| format!("`{text}` is not an artifact handle; they look like a1"))
+            .ok_or_else(|| {
+                format!("`{text}` is not an artifact handle, as a1; files are read with `read`")
+            })
     }
 }
 

@@ -142,9 +142,12 @@ impl<'a> Events<'a> {
         events
     }
 
-    fn say(&mut self, event: &str, mut about: Value) {
-        about["event"] = event.into();
-        if let Err(error) = self.out.line(&about.to_string()) {
+    fn say(&mut self, event: &str, about: Value) {
+        let mut whole = json!({ "event": event });
+        if let (Value::Object(whole), Value::Object(about)) = (&mut whole, about) {
+            whole.extend(about);
+        }
+        if let Err(error) = self.out.line(&whole.to_string()) {
             self.broken.get_or_insert(error);
         }
     }
