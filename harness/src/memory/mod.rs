@@ -217,11 +217,14 @@ pub fn planted<'a>(
     user_said: impl Fn(&str) -> bool,
 ) -> Option<(&'a Memory, String)> {
     memories.iter().find_map(|memory| {
-        let (Origin::Noted { .. }, false) = (&memory.origin, arguments.is_empty()) else {
-            return None;
+        let quote = match &memory.origin {
+            Origin::Person => return None,
+            // What the model has made of the user's words is not theirs.
+            Origin::User { quote } => quote.as_str(),
+            Origin::Noted { .. } => "",
         };
-        let word =
-            names(&memory.text).find(|name| arguments.contains(*name) && !user_said(name))?;
+        let word = names(&memory.text)
+            .find(|name| arguments.contains(*name) && !quote.contains(*name) && !user_said(name))?;
         Some((memory, word.to_owned()))
     })
 }
