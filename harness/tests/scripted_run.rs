@@ -78,6 +78,7 @@ impl Stage {
     /// Plays one goal and gives its outcome, and the entries of the session.
     fn play(&self, script: &mut Script, goal: &str) -> (Outcome, Vec<Entry>) {
         let counter: Arc<Counter> = Arc::new(count);
+        let script_window = script.window;
         let mut tools = ToolBox::new(ToolContext {
             workspace: self.work(),
             session_dir: self.dir.path().join("sessions/s"),
@@ -114,6 +115,12 @@ impl Stage {
         };
         let mut agent = Agent::new(hands, self.session(), setup).expect("an agent");
         let outcome = agent.run(goal).expect("it runs");
+        let shares = agent.context().expect("measured");
+        let sum: usize = shares.iter().map(|share| share.tokens).sum();
+        assert!(
+            sum == script_window || shares.iter().all(|s| s.name != "free" || s.tokens == 0),
+            "{shares:?}"
+        );
         let entries = agent
             .session()
             .records()

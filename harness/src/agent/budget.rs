@@ -21,6 +21,32 @@ pub struct Budget {
     pub verbatim: usize,
 }
 
+/// A part of the window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    pub name: String,
+    pub tokens: usize,
+    /// Nothing stands there yet: it is set aside, or free.
+    pub is_kept: bool,
+}
+
+impl Share {
+    pub fn taken(name: impl Into<String>, tokens: usize) -> Share {
+        Share {
+            name: name.into(),
+            tokens,
+            is_kept: false,
+        }
+    }
+
+    pub fn kept(name: &str, tokens: usize) -> Share {
+        Share {
+            is_kept: true,
+            ..Share::taken(name, tokens)
+        }
+    }
+}
+
 impl Budget {
     /// Shares for a window of `window` tokens, or why it is too small to work in.
     pub fn for_window(window: usize) -> Result<Budget, Error> {

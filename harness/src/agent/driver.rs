@@ -2,13 +2,14 @@
 //! summarises. It decides nothing that the machine decides.
 
 mod compacting;
+mod fixed;
 mod helping;
 mod remembering;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use remembering::memory_section;
+use fixed::{check_fixed, fixed_pieces, sections};
 
 use super::budget::Budget;
 use super::compact::Domain;
@@ -17,7 +18,6 @@ use super::guards::Limits;
 use super::machine::{Answer, Effect, Event, Machine, Outcome, Phase};
 use super::memory_tools;
 use super::pieces::{Frozen, Section};
-use super::prompt;
 use super::runtime::{Ask, Calls, Reply, Runtime, Streamed};
 use super::session::Session;
 use super::skills::{self, Skills};
@@ -510,45 +510,6 @@ impl<'a> Agent<'a> {
         let view = View::of(self.session.records());
         self.runtime.measure(&view, &self.specs)
     }
-}
-
-/// The sections as their sources read now; a helper's are those of the agent it helps.
-fn sections(setup: &Setup, runtime: &dyn Runtime) -> Result<Vec<Section>, Error> {
-    if let Some(frozen) = &setup.frozen {
-        return Ok(frozen.clone());
-    }
-    let mut sections = prompt::sections(&setup.workspace, setup.instructions.as_deref())?;
-    sections.extend(setup.skills.section());
-    sections.extend(memory_section(setup, runtime)?);
-    Ok(sections)
-}
-
-fn check_fixed(
-    budget: &Budget,
-    frozen: &Frozen,
-    specs: &[ToolSpec],
-    runtime: &dyn Runtime,
-) -> Result<(), Error> {
-    budget.check_fixed(&fixed_pieces(frozen, specs, runtime))
-}
-
-/// The pieces above History, with their tokens.
-fn fixed_pieces(
-    frozen: &Frozen,
-    specs: &[ToolSpec],
-    runtime: &dyn Runtime,
-) -> Vec<(String, usize)> {
-    let mut pieces: Vec<(String, usize)> = frozen
-        .sent()
-        .iter()
-        .map(|s| (s.name.clone(), runtime.count(&s.text)))
-        .collect();
-    let tools = specs
-        .iter()
-        .map(|spec| runtime.count(&spec.to_function().to_string()))
-        .sum();
-    pieces.push(("tools".into(), tools));
-    pieces
 }
 
 /// Says what is not as it was when the session was left; another model is recorded.

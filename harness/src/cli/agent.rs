@@ -11,6 +11,7 @@ use models::template::FrozenClock;
 use super::Exit;
 use super::args::AgentArgs;
 use super::interrupt::on_ctrl_c;
+use super::models::columns;
 use super::output::{Out, note};
 use super::{loading, prompt_input, sampling};
 use crate::agent::compact::Domain;
@@ -103,6 +104,7 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
         true => Box::new(Events::new(out, &session.id, &workspace, &*runtime)),
         false => Box::new(Screen::new(args.verbose, out)),
     };
+    let window = runtime.window();
     let hands = Hands {
         runtime: &mut *runtime,
         tools: &mut tools,
@@ -132,7 +134,15 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     let session = agent.session().id.clone();
     let mut exit = Ok(Exit::Done);
     let mut next = given.or_else(|| typed.goal());
+    if args.verbose {
+        tell_context(&mut agent, window)?;
+    }
     while let Some(goal) = next.take() {
+        if converses && goal == "/context" {
+            tell_context(&mut agent, window)?;
+            next = typed.goal();
+            continue;
+        }
         let outcome = agent.run(&goal)?;
         exit = close(&outcome, &session);
         if converses && matches!(exit, Ok(Exit::Done | Exit::Unfinished)) {
@@ -142,6 +152,24 @@ pub fn run(env: &Env, args: &AgentArgs, out: &mut Out) -> Result<Exit> {
     drop(agent);
     watch.close()?;
     exit
+}
+
+/// The window as a table.
+fn tell_context(agent: &mut Agent<'_>, window: usize) -> Result<()> {
+    let mut rows = vec![["PART", "TOKENS", "SHARE"].map(str::to_owned)];
+    for share in agent.context()? {
+        let name = match share.is_kept {
+            true => format!("({})", share.name),
+            false => share.name,
+        };
+        let percent = share.tokens as f64 * 100.0 / window as f64;
+        rows.push([name, share.tokens.to_string(), format!("{percent:.1}%")]);
+    }
+    columns(&rows).iter().for_each(|line| note(line));
+    note(&format!(
+        "of {window} tokens; in brackets: set aside, or free"
+    ));
+    Ok(())
 }
 
 /// What answers: a model in this process, or on a server; and how its tokens are counted.

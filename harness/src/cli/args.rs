@@ -493,7 +493,8 @@ pub struct AgentArgs {
     /// The same seed, goal, folder and model give the same run.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub seed: Option<u64>,
-    /// After each step, the pieces of its prompt: tokens, fingerprint, reused or computed.
+    /// What takes how much of the window, and after each step the pieces of its prompt: tokens, fingerprint, reused
+    /// or computed.
     #[arg(short, long)]
     pub verbose: bool,
 }

@@ -39,7 +39,10 @@ impl Typed {
     pub fn goal(&self) -> Option<String> {
         {
             let mut screen = std::io::stderr().lock();
-            let _ = write!(screen, "\nWhat is to be done? (an empty line ends) ");
+            let _ = write!(
+                screen,
+                "\nWhat is to be done? (/context shows the window, an empty line ends) "
+            );
             let _ = screen.flush();
         }
         self.early.borrow_mut().extend(self.typed());
