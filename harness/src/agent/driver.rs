@@ -165,7 +165,8 @@ impl<'a> Agent<'a> {
             limits.rounds_max = rounds;
         }
         Ok(Agent {
-            calls_made: session.records().len() as u64,
+            // Higher than any call of any branch: each has a result of its own in the file.
+            calls_made: session.next_id(),
             traced: trace::newest_pieces(session.records()),
             runtime: hands.runtime,
             tools: hands.tools,

@@ -164,6 +164,11 @@ impl Session {
         self.path.with_extension("")
     }
 
+    /// The id of what is appended next: no branch has one as high.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
     pub fn clock(&self) -> ClockMs {
         self.clock
     }

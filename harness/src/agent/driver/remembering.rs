@@ -1,6 +1,8 @@
 //! Memory, as the driver carries it out: the section that every prompt has, the two tools, and who is asked when a
 //! call follows a note.
 
+use std::path::Component;
+
 use engine::Layer;
 
 use super::{Agent, Setup};
@@ -44,8 +46,17 @@ impl Agent<'_> {
             return Ok(None);
         }
         let memories = memories.list()?.memories;
-        let user_said = |name: &str| memory_tools::user_said(self.session.records(), name);
-        let found = memory::planted(&memories, &call.arguments, user_said);
+        // What lies in the folder is what the agent is here for.
+        let is_here = |name: &str| {
+            let path = std::path::Path::new(name);
+            let inside = path
+                .components()
+                .all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+            inside && self.setup.workspace.join(path).exists()
+        };
+        let harmless =
+            |name: &str| is_here(name) || memory_tools::user_said(self.session.records(), name);
+        let found = memory::planted(&memories, &call.arguments, harmless);
         Ok(found.map(|(memory, name)| {
             format!(
                 "names {name}, which the user has not said: it stands in memory {}, a note",

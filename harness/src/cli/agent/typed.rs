@@ -1,6 +1,6 @@
 //! What a person types while the agent works: answers to its questions, words that steer it, the next goal.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::io::{BufRead, Write};
 use std::rc::Rc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -15,7 +15,9 @@ const CANCEL_POLL: Duration = Duration::from_millis(50);
 
 /// The lines of a terminal. A read does not end at Ctrl-C: the thread that reads is left to wait.
 pub struct Typed {
-    lines: Option<Receiver<String>>,
+    terminal: bool,
+    /// Read from when a person is first listened to: a job in the background that reads is stopped.
+    lines: OnceCell<Receiver<String>>,
     /// Typed before a question was asked, and no answer to it.
     early: RefCell<Vec<String>>,
     cancel: Cancel,
@@ -24,7 +26,8 @@ pub struct Typed {
 impl Typed {
     pub fn new(terminal: bool, cancel: Cancel) -> Rc<Typed> {
         Rc::new(Typed {
-            lines: terminal.then(read_lines),
+            terminal,
+            lines: OnceCell::new(),
             early: RefCell::default(),
             cancel,
         })
@@ -56,12 +59,21 @@ impl Typed {
 
     /// Lines that are there already.
     fn typed(&self) -> Vec<String> {
-        self.lines.iter().flat_map(Receiver::try_iter).collect()
+        if self.lines.get().is_none() && !in_foreground() {
+            return Vec::new();
+        }
+        let lines = self.lines().into_iter();
+        lines.flat_map(Receiver::try_iter).collect()
+    }
+
+    fn lines(&self) -> Option<&Receiver<String>> {
+        let lines = || self.lines.get_or_init(read_lines);
+        self.terminal.then(lines)
     }
 
     /// The next line; `None` at the end of the input and after Ctrl-C.
     fn line(&self) -> Option<String> {
-        let lines = self.lines.as_ref()?;
+        let lines = self.lines()?;
         loop {
             match lines.recv_timeout(CANCEL_POLL) {
                 Ok(line) => return Some(line),
@@ -71,6 +83,12 @@ impl Typed {
             }
         }
     }
+}
+
+/// Whether the terminal's input is ours.
+fn in_foreground() -> bool {
+    let group = rustix::termios::tcgetpgrp(std::io::stdin());
+    group.is_ok_and(|group| group == rustix::process::getpgrp())
 }
 
 fn read_lines() -> Receiver<String> {
